@@ -1,0 +1,1 @@
+"""qkv: every transformer, from one set of parts."""
