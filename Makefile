@@ -1,0 +1,75 @@
+# Every target makes its own virtual environment in .venv and installs what it needs, once.
+# Another interpreter: PYTHON=python3.12 make test
+
+PYTHON ?= python3
+JOBS ?= 2
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input --constraint constraints.txt
+SOURCES := pyproject.toml constraints.txt
+
+# One thread for each test worker: the workers already fill the cores.
+PYTEST := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/python -m pytest -n $(JOBS) --dist loadfile
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help try test test-all lint types format docs bench clean
+
+help: ## print this list
+	@echo "make <target>, where target is one of:"
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
+
+try: $(VENV)/installed-base ## train a small Transformer to pronounce English (about three minutes) and show its attention
+	$(BIN)/python recipes/pronounce.py
+
+test: lint types ## lint, formatting, types and the fast tests
+	$(PYTEST)
+
+test-all: lint types ## the same, with the slow tests
+	$(PYTEST) -m "slow or not slow"
+
+lint: $(VENV)/installed-test ## ruff: rules and formatting
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+
+types: $(VENV)/installed-test ## mypy
+	$(BIN)/mypy
+
+format: $(VENV)/installed-test ## rewrite the files the way lint wants them
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+docs: $(VENV)/installed-docs ## build the site with its API reference into site/
+	$(BIN)/python -m sphinx --fail-on-warning --keep-going -q -b html -c docs -d build/doctrees . site
+	@echo "Open site/index.html"
+
+bench: $(VENV)/installed-test ## run every benchmark that needs no GPU (bench/*.py but not bench/*_gpu.py)
+	@set -e; for script in $(filter-out %_gpu.py,$(wildcard bench/*.py)); do \
+		echo "== $$script"; $(BIN)/python $$script; done
+
+clean: ## remove the virtual environment, the site and every cache
+	rm -rf $(VENV) site build .pytest_cache .mypy_cache .ruff_cache .hypothesis src/*.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Some systems ship Python without ensurepip; then the pip that is there fills the environment.
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "qkv needs Python 3.11 or newer; name one, for example: PYTHON=python3.12 make test" >&2; exit 1; }
+	@$(PYTHON) -m venv $(VENV) >/dev/null 2>&1 || \
+		{ $(PYTHON) -m venv --clear --without-pip $(VENV) && \
+		  $(PYTHON) -m pip --python $(BIN)/python install --quiet --disable-pip-version-check pip; }
+
+$(VENV)/installed-base: $(SOURCES) | $(BIN)/python
+	@echo "Installing qkv into $(VENV) (once; a few minutes at most)"
+	@$(INSTALL) --editable .
+	@touch $@
+
+$(VENV)/installed-test: $(SOURCES) | $(BIN)/python
+	@echo "Installing qkv and its test tools into $(VENV) (once; a few minutes at most)"
+	@$(INSTALL) --editable ".[test]"
+	@touch $(VENV)/installed-base $@
+
+$(VENV)/installed-docs: $(SOURCES) | $(BIN)/python
+	@echo "Installing qkv and its documentation tools into $(VENV) (once; a few minutes at most)"
+	@$(INSTALL) --editable ".[docs]"
+	@touch $(VENV)/installed-base $@
