@@ -1,0 +1,1 @@
+"""The parts every transformer is built from: arrays → stream → answer."""

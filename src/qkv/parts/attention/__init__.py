@@ -1,0 +1,1 @@
+"""Attention: who may see whom, the mixers, their cache and their kernels."""

@@ -1,0 +1,152 @@
+"""Multi-head attention: the mixer through which tokens read each other. [vaswani2017 §3.2.2]
+
+Shapes: b rows, s slots of the stream, m memory rows (b a multiple of m), h query heads, g key/value heads,
+q queries, k keys, d width of a query and key, e width of a value.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TypedDict, Unpack
+
+from torch import Tensor, nn
+
+from qkv.errors import QkvError
+from qkv.parts.attention.kernels.choose import Kernel, choose_kernel
+from qkv.parts.attention.visibility import Everything, Mask, Rule, Tokens
+from qkv.parts.context import Context
+from qkv.parts.linear import JoinedLinear
+from qkv.parts.position import Rotary
+
+
+class HeadOptions(TypedDict, total=False):
+    """What every multi-head attention may be told besides its width and number of heads."""
+
+    key_value_heads: int | None  # None: as many as query heads
+    key_width: int | None  # None: width / heads
+    value_width: int | None  # None: as wide as a key
+    bias: bool
+    dropout: float  # on the attention weights
+    scale: float | None  # None: 1/√key_width
+    visibility: Rule | None  # None: everything; the context narrows it further
+    kernel: Kernel | None  # None: chosen for the device, the rule and the need
+
+
+class MultiHead(nn.Module):
+    """What self- and cross-attention share: heads side by side, a kernel, and `W^O` as one matrix.
+
+    Key width, value width and the number of key/value heads are independent; fewer key/value heads than query heads
+    give grouped queries [ainslie2023 §2.2], a single one multi-query attention [shazeer2019 §3].
+    """
+
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        *,
+        key_value_heads: int | None = None,
+        key_width: int | None = None,
+        value_width: int | None = None,
+        bias: bool = True,
+        dropout: float = 0.0,
+        scale: float | None = None,
+        visibility: Rule | None = None,
+        kernel: Kernel | None = None,
+    ) -> None:
+        super().__init__()
+        self.heads, self.key_value_heads = heads, key_value_heads or heads
+        if heads % self.key_value_heads:
+            raise QkvError(f"{heads} query heads cannot share {self.key_value_heads} key/value heads evenly.")
+        if key_width is None and width % heads:
+            raise QkvError(f"Width {width} does not divide into {heads} heads: give key_width and value_width.")
+        self.key_width = key_width or width // heads
+        self.value_width = value_width or self.key_width
+        self.query_size = heads * self.key_width
+        self.key_size = self.key_value_heads * self.key_width
+        self.value_size = self.key_value_heads * self.value_width
+        self.scale, self.dropout, self.kernel = scale, dropout, kernel
+        self.visibility = visibility or Everything()
+        self.out = nn.Linear(heads * self.value_width, width, bias=bias)
+        nn.init.xavier_uniform_(self.out.weight)
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Tensor | None, ctx: Context) -> Tensor:
+        """All heads at once, then `W^O`. q [b h q d], k [b g k d], v [b g k e] → [b q width]"""
+        dropout = self.dropout if self.training else 0.0
+        record = None
+        if ctx.ledger is not None and ctx.ledger.wants("weights"):
+            record = partial(ctx.ledger.write, self, "weights")
+        kernel = self.kernel or choose_kernel(q, k, mask, dropout, record is not None)
+        o = kernel(q, k, v, mask, bias, scale=self.scale, dropout=dropout, record=record)  # [b h q e]
+        return self.out(o.transpose(1, 2).flatten(2))
+
+    def extra_repr(self) -> str:
+        shared = "" if self.key_value_heads == self.heads else f", {self.key_value_heads} key/value heads"
+        seen = "" if isinstance(self.visibility, Everything) else f", sees {self.visibility}"
+        return f"{self.heads} heads × {self.key_width}{shared}{seen}"
+
+
+class Attention(MultiHead):
+    """Self-attention: queries, keys and values all come from the stream."""
+
+    def __init__(self, width: int, heads: int, *, rotary: Rotary | None = None, **options: Unpack[HeadOptions]) -> None:
+        super().__init__(width, heads, **options)
+        sizes = {"query": self.query_size, "key": self.key_size, "value": self.value_size}
+        self.project = JoinedLinear(width, sizes, bias=options.get("bias", True))
+        self.rotary = rotary
+
+    def forward(self, x: Tensor, ctx: Context) -> Tensor:
+        q, k, v = self.project(x)
+        q, k, v = _heads(q, self.heads), _heads(k, self.key_value_heads), _heads(v, self.key_value_heads)
+        if self.rotary is not None:
+            positions = ctx.position_ids(x.device)
+            q, k = self.rotary(q, positions), self.rotary(k, positions)
+        keys = ctx.tokens
+        if ctx.cache is not None:
+            k, v = ctx.cache.extend(self, k, v)
+            keys = ctx.cache.keys(ctx.tokens)
+        return self.attend(q, k, v, ctx.mask(self.visibility, ctx.tokens, keys, x.device), ctx.bias, ctx)
+
+
+class CrossAttention(MultiHead):
+    """Attention of the stream to a memory, such as an encoder's output. [vaswani2017 §3.2.3]
+
+    A memory row may serve several rows of the stream (the beams of one sentence): its keys are computed and kept once.
+    """
+
+    def __init__(
+        self, width: int, heads: int, *, memory_width: int | None = None, **options: Unpack[HeadOptions]
+    ) -> None:
+        super().__init__(width, heads, **options)
+        bias = options.get("bias", True)
+        self.query = nn.Linear(width, self.query_size, bias=bias)
+        nn.init.xavier_uniform_(self.query.weight)
+        self.project = JoinedLinear(
+            memory_width or width, {"key": self.key_size, "value": self.value_size}, bias=bias
+        )
+
+    def forward(self, x: Tensor, ctx: Context) -> Tensor:
+        memory = ctx.memory
+        if memory is None:
+            raise QkvError("Cross-attention needs a memory: give Context(memory=...).")
+
+        def keys_and_values() -> tuple[Tensor, Tensor]:
+            k, v = self.project(memory)
+            return _heads(k, self.key_value_heads), _heads(v, self.key_value_heads)  # [m g k d] [m g k e]
+
+        k, v = keys_and_values() if ctx.cache is None else ctx.cache.of_memory(self, keys_and_values)
+        beams, slots = len(x) // len(memory), x.shape[1]
+        queries = ctx.tokens
+        if beams > 1:
+            # Rows that read one memory row stand in line as its queries, so the memory is never copied.
+            if (self.visibility & ctx.visibility).reads_query:
+                raise QkvError("Several rows can share a memory row only if all of them see the same of it.")
+            x, queries = x.reshape(len(memory), beams * slots, -1), Tokens(beams * slots)  # [m n·s width]
+        q = _heads(self.query(x), self.heads)
+        mask = ctx.mask(self.visibility, queries, ctx.memory_tokens or Tokens(memory.shape[1]), x.device)
+        return self.attend(q, k, v, mask, None, ctx).reshape(len(memory) * beams, slots, -1)
+
+
+def _heads(x: Tensor, heads: int) -> Tensor:
+    """[b s h·d] → [b h s d]"""
+    return x.unflatten(-1, (heads, -1)).transpose(1, 2)
+

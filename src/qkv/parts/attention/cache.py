@@ -1,0 +1,101 @@
+"""Keys and values kept from earlier steps, so that each decoding step computes only its own.
+
+Shapes: r rows, h key/value heads, s slots, d width of a head, m memory rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from qkv.errors import QkvError
+from qkv.parts.attention.visibility import Tokens
+
+
+class Cache:
+    """What a model keeps between decoding steps. The slots grow by concatenation, without a bound.
+
+    Self-attention extends its own entry at every step; cross-attention computes its entry once, for the memory's rows.
+    """
+
+    def __init__(self) -> None:
+        self.length = 0  # slots already decoded
+        self._keys: tuple[Tokens, Tokens] | None = None  # the new tokens of this step, and all tokens up to them
+        self._documents: Tensor | None = None  # [r length], of the slots already decoded
+        self._steps: dict[nn.Module, tuple[Tensor, Tensor]] = {}
+        self._memory: dict[nn.Module, tuple[Tensor, Tensor]] = {}
+
+    def extend(self, owner: nn.Module, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Append k [r h t d] and v; give all slots so far. [r h s+t d]"""
+        if owner in self._steps:
+            past_k, past_v = self._steps[owner]
+            k, v = torch.cat((past_k, k), 2), torch.cat((past_v, v), 2)
+        self._steps[owner] = (k, v)
+        return k, v
+
+    def of_memory(self, owner: nn.Module, compute: Callable[[], tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+        """Keys and values of the memory, computed at the first step only. [m h s d]"""
+        if owner not in self._memory:
+            self._memory[owner] = compute()
+        return self._memory[owner]
+
+    def keys(self, new: Tokens) -> Tokens:
+        """The tokens that the slots hold once `new` has been appended; the same object for every layer of a step."""
+        if self._keys is None or self._keys[0] is not new:
+            documents = new.documents
+            if documents is not None and self.length:
+                assert self._documents is not None
+                documents = torch.cat((self._documents, documents), 1)  # [r length+t]
+            self._keys = (new, Tokens(self.length + new.size, documents=documents))
+        return self._keys[1]
+
+    def advance(self, new: Tokens) -> None:
+        """The model calls this once, after all its layers have decoded the `new` slots."""
+        keys = self.keys(new)
+        self.length, self._documents, self._keys = keys.size, keys.documents, None
+
+    def select(self, rows: Tensor, memory_rows: Tensor | None = None) -> None:
+        """Keep these rows, in this order (a row may occur twice); and these memory rows, if given."""
+        self._select_shared(rows, memory_rows)
+        self._steps = {owner: (k[rows], v[rows]) for owner, (k, v) in self._steps.items()}
+
+    def _select_shared(self, rows: Tensor, memory_rows: Tensor | None) -> None:
+        if self._documents is not None:
+            self._documents = self._documents[rows]
+        if memory_rows is not None:
+            self._memory = {owner: (k[memory_rows], v[memory_rows]) for owner, (k, v) in self._memory.items()}
+
+
+class PreallocatedCache(Cache):
+    """A cache with room for `capacity` slots from the start: a step writes in place and copies nothing."""
+
+    def __init__(self, capacity: int) -> None:
+        super().__init__()
+        self.capacity = capacity
+
+    def extend(self, owner: nn.Module, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        end = self.length + k.shape[2]
+        if end > self.capacity:
+            raise QkvError(f"The cache holds {self.capacity} slots and slot {end} was asked for: make it larger.")
+        if owner not in self._steps:
+            self._steps[owner] = (_room(k, self.capacity), _room(v, self.capacity))
+        all_k, all_v = self._steps[owner]
+        all_k[:, :, self.length : end] = k
+        all_v[:, :, self.length : end] = v
+        return all_k[:, :, :end], all_v[:, :, :end]
+
+    def select(self, rows: Tensor, memory_rows: Tensor | None = None) -> None:
+        self._select_shared(rows, memory_rows)
+        kept = self.length
+        for owner, (k, v) in self._steps.items():
+            if len(rows) == len(k):  # same number of rows: move only the slots in use
+                k[:, :, :kept], v[:, :, :kept] = k[rows, :, :kept], v[rows, :, :kept]
+            else:
+                self._steps[owner] = (k[rows], v[rows])
+
+
+def _room(example: Tensor, capacity: int) -> Tensor:
+    rows, heads, _, width = example.shape
+    return example.new_empty(rows, heads, capacity, width)

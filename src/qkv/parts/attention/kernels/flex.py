@@ -1,0 +1,86 @@
+"""Block-sparse attention through torch's FlexAttention: blocks of keys that no query sees cost nothing. [dong2024 §3]"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from functools import cache, lru_cache
+
+import torch
+from torch import Tensor
+from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
+
+from qkv.errors import QkvError
+from qkv.parts.attention.visibility import Mask, Rule, Sight
+
+
+def flex(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Mask | None = None,
+    bias: Tensor | None = None,
+    *,
+    scale: float | None = None,
+    dropout: float = 0.0,
+    record: Callable[[Tensor], None] | None = None,
+) -> Tensor:
+    """Same meaning as `exact`, at a cost that follows the number of visible blocks."""
+    if record is not None:
+        raise QkvError("The flex kernel never forms attention weights: record them with the exact kernel.")
+    if dropout:
+        raise QkvError("The flex kernel has no dropout on attention weights: set it to 0 or use the exact or fused kernel.")
+
+    def add_bias(score: Tensor, row: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        assert bias is not None
+        return score + bias[row if bias.shape[0] > 1 else 0, head if bias.shape[1] > 1 else 0, query, key]
+
+    blocks = None if mask is None or mask.flag == "all" else block_mask(mask)
+    attend = _compiled() if q.is_cuda else _plain
+    return attend(
+        q,
+        k,
+        v,
+        score_mod=None if bias is None else add_bias,
+        block_mask=blocks,
+        scale=scale,
+        enable_gqa=q.shape[1] != k.shape[1],
+    )
+
+
+def block_mask(mask: Mask) -> BlockMask:
+    """The rule as a block-sparse map. Maps that depend on no batch are kept, by the value of the rule."""
+    query, key = mask.query, mask.key
+    if query.documents is None and key.documents is None:
+        return _batchless_map(mask.rule, query.size, query.start, key.size, key.start, str(mask.device))
+    rows = next(len(side.documents) for side in (query, key) if side.documents is not None)
+
+    def visible(row: Tensor, head: Tensor, query_slot: Tensor, key_slot: Tensor) -> Tensor:
+        query_document = None if query.documents is None else query.documents[row, query_slot]
+        key_document = None if key.documents is None else key.documents[row, key_slot]
+        return mask.rule.sees(
+            Sight(query_slot + query.start, query_document), Sight(key_slot + key.start, key_document)
+        )
+
+    return create_block_mask(visible, rows, None, query.size, key.size, device=str(mask.device))
+
+
+@lru_cache(maxsize=64)
+def _batchless_map(rule: Rule, queries: int, query_start: int, keys: int, key_start: int, device: str) -> BlockMask:
+    def visible(row: Tensor, head: Tensor, query_slot: Tensor, key_slot: Tensor) -> Tensor:
+        return rule.sees(Sight(query_slot + query_start, None), Sight(key_slot + key_start, None))
+
+    return create_block_mask(visible, None, None, queries, keys, device=device)
+
+
+@cache
+def _compiled() -> Callable[..., Tensor]:
+    """FlexAttention pays only when compiled; one compiled function serves every call."""
+    return torch.compile(flex_attention, dynamic=False)
+
+
+def _plain(*tensors: Tensor, **options: object) -> Tensor:
+    """On a CPU the same code runs uncompiled: slow and dense, but with gradients and the same meaning."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*flex_attention called without torch.compile.*")
+        return flex_attention(*tensors, **options)  # type: ignore[arg-type, return-value]

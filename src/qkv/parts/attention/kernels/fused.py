@@ -1,0 +1,45 @@
+"""Attention in one call of torch's fused kernels (FlashAttention, cuDNN, memory-efficient, CPU). [dao2022 alg.1]"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from qkv.errors import QkvError
+from qkv.parts.attention.visibility import Mask
+
+
+def fused(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Mask | None = None,
+    bias: Tensor | None = None,
+    *,
+    scale: float | None = None,
+    dropout: float = 0.0,
+    record: Callable[[Tensor], None] | None = None,
+) -> Tensor:
+    """Same meaning as `exact`. The weights are never formed, so they cannot be recorded."""
+    if record is not None:
+        raise QkvError("The fused kernel never forms attention weights: record them with the exact kernel.")
+    flag = "all" if mask is None else mask.flag
+    grouped = q.shape[1] != k.shape[1]
+    if flag is not None and bias is None:
+        return F.scaled_dot_product_attention(
+            q, k, v, dropout_p=dropout, is_causal=flag == "causal", scale=scale, enable_gqa=grouped
+        )
+    if flag == "all":
+        table = bias
+    else:
+        assert mask is not None
+        # As in `exact`: rows that see nothing may see everything here, and their output is made zero below.
+        table = mask.dense | ~mask.sees_something
+        if bias is not None:
+            table = bias.masked_fill(~table, -float("inf"))
+    if table is not None and table.is_floating_point():
+        table = table.to(q.dtype)
+    o = F.scaled_dot_product_attention(q, k, v, attn_mask=table, dropout_p=dropout, scale=scale, enable_gqa=grouped)
+    return o if flag == "all" or mask is None else o * mask.sees_something

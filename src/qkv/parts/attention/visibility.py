@@ -1,0 +1,233 @@
+"""Who may see whom: visibility rules as values.
+
+A rule is a small hashable value; rules compose with `&`, `|` and `~`. A rule looks at two things of a token only: its
+`index` in the row and its `document` number (0 is padding). So the same rule can fill a dense table, run inside a
+block-sparse kernel, or be recognised as a flag. True always means "may attend".
+
+Shapes: b rows, q queries, k keys.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from qkv.errors import QkvError
+
+
+@dataclass(frozen=True, eq=False)
+class Tokens:
+    """Where one side of an attention stands in its rows: `size` consecutive slots from `start` on.
+
+    `documents` [b size] numbers the document each slot belongs to, 0 for padding; None: every slot is real and of one document.
+    """
+
+    size: int
+    start: int = 0
+    documents: Tensor | None = None
+
+    @staticmethod
+    def padded(lengths: Tensor, size: int) -> Tokens:
+        """Rows filled from the left: slots past a row's length are padding."""
+        return Tokens(size, documents=(torch.arange(size, device=lengths.device) < lengths[:, None]).long())  # [b size]
+
+    def select(self, rows: Tensor) -> Tokens:
+        return self if self.documents is None else Tokens(self.size, self.start, self.documents[rows])
+
+
+@dataclass(frozen=True)
+class Sight:
+    """What a rule is shown of the tokens on one side: index and document, as tensors that broadcast to [b q k]."""
+
+    index: Tensor
+    document: Tensor | None
+
+
+class Rule:
+    """A visibility rule. Subclasses are frozen dataclasses and say, token by token, who sees whom."""
+
+    reads_query = True  # False: all queries see the same keys
+
+    def sees(self, query: Sight, key: Sight) -> Tensor:
+        raise NotImplementedError
+
+    def __and__(self, other: Rule) -> Rule:
+        if isinstance(self, Everything):
+            return other
+        return self if isinstance(other, Everything) or other == self else Both(self, other)
+
+    def __or__(self, other: Rule) -> Rule:
+        return Either(self, other)
+
+    def __invert__(self) -> Rule:
+        return Not(self)
+
+
+@dataclass(frozen=True)
+class Everything(Rule):
+    """Every query sees every key."""
+
+    reads_query = False
+
+    def sees(self, query: Sight, key: Sight) -> Tensor:
+        return torch.ones_like(query.index + key.index, dtype=torch.bool)
+
+
+@dataclass(frozen=True)
+class Causal(Rule):
+    """No look-ahead: a token sees itself and what came before. [vaswani2017 §3.2.3]"""
+
+    def sees(self, query: Sight, key: Sight) -> Tensor:
+        return key.index <= query.index
+
+
+@dataclass(frozen=True)
+class Window(Rule):
+    """The keys fewer than `size` slots away, at every `step`-th slot (step > 1 dilates). [beltagy2020 §3.1]"""
+
+    size: int
+    step: int = 1
+
+    def sees(self, query: Sight, key: Sight) -> Tensor:
+        distance = (query.index - key.index).abs()
+        near = distance < self.size * self.step
+        return near if self.step == 1 else near & (distance % self.step == 0)
+
+
+@dataclass(frozen=True)
+class Strided(Rule):
+    """Every `stride`-th key, counted from the query. Joined with a window it is the strided pattern. [child2019 §4.3]"""
+
+    stride: int
+
+    def sees(self, query: Sight, key: Sight) -> Tensor:
+        return (query.index - key.index) % self.stride == 0
+
+
+@dataclass(frozen=True)
+class Fixed(Rule):
+    """The own block of `stride` slots, and the last `summary` slots of every block. [child2019 §4.3]"""
+
+    stride: int
+    summary: int
+
+    def sees(self, query: Sight, key: Sight) -> Tensor:
+        same_block = query.index // self.stride == key.index // self.stride
+        return same_block | (key.index % self.stride >= self.stride - self.summary)
+
+
+@dataclass(frozen=True)
+class GlobalTokens(Rule):
+    """The first `count` tokens see everyone and are seen by everyone. [beltagy2020 §3.1]"""
+
+    count: int
+
+    def sees(self, query: Sight, key: Sight) -> Tensor:
+        return (query.index < self.count) | (key.index < self.count)
+
+
+@dataclass(frozen=True)
+class NotPadding(Rule):
+    """Keys that are padding are seen by no one."""
+
+    reads_query = False
+
+    def sees(self, query: Sight, key: Sight) -> Tensor:
+        if key.document is None:
+            return torch.ones_like(query.index + key.index, dtype=torch.bool)
+        return key.document.expand(torch.broadcast_shapes(key.document.shape, query.index.shape)) > 0
+
+
+@dataclass(frozen=True)
+class SameDocument(Rule):
+    """In a row packed with several documents, tokens see their own document only, and never padding."""
+
+    def sees(self, query: Sight, key: Sight) -> Tensor:
+        if query.document is None or key.document is None:
+            raise QkvError("SameDocument needs document numbers for queries and keys: give Tokens(documents=...).")
+        return (query.document == key.document) & (key.document > 0)
+
+
+@dataclass(frozen=True)
+class Both(Rule):
+    first: Rule
+    second: Rule
+
+    @property
+    def reads_query(self) -> bool:  # type: ignore[override]
+        return self.first.reads_query or self.second.reads_query
+
+    def sees(self, query: Sight, key: Sight) -> Tensor:
+        return self.first.sees(query, key) & self.second.sees(query, key)
+
+
+@dataclass(frozen=True)
+class Either(Rule):
+    first: Rule
+    second: Rule
+
+    @property
+    def reads_query(self) -> bool:  # type: ignore[override]
+        return self.first.reads_query or self.second.reads_query
+
+    def sees(self, query: Sight, key: Sight) -> Tensor:
+        return self.first.sees(query, key) | self.second.sees(query, key)
+
+
+@dataclass(frozen=True)
+class Not(Rule):
+    rule: Rule
+
+    @property
+    def reads_query(self) -> bool:  # type: ignore[override]
+        return self.rule.reads_query
+
+    def sees(self, query: Sight, key: Sight) -> Tensor:
+        return ~self.rule.sees(query, key)
+
+
+class Mask:
+    """A rule bound to the tokens of one attention, with the forms a kernel may lower it to."""
+
+    def __init__(self, rule: Rule, query: Tokens, key: Tokens, device: torch.device | str) -> None:
+        self.rule, self.query, self.key, self.device = rule, query, key, device
+
+    @property
+    def flag(self) -> Literal["all", "causal"] | None:
+        """The mask as a flag, when it is one: no mask at all, or a plain look-ahead mask over equal sides."""
+        rule, query, key = self.rule, self.query, self.key
+        if isinstance(rule, Everything) or (isinstance(rule, NotPadding) and key.documents is None):
+            return "all"
+        if isinstance(rule, Both) and isinstance(rule.second, NotPadding) and key.documents is None:
+            rule = rule.first
+        if isinstance(rule, Causal):
+            if query.start >= key.start + key.size - 1:  # a cached step: all keys lie in the past
+                return "all"
+            if query.start == key.start and query.size == key.size:
+                return "causal"
+        return None
+
+    @cached_property
+    def dense(self) -> Tensor:
+        """The whole table as booleans. [b 1 q k], b and q being 1 where all rows or queries agree."""
+        query, key = _sight(self.query, self.device, dim=2), _sight(self.key, self.device, dim=1)
+        if not self.rule.reads_query:
+            query = Sight(query.index[:, :1], None)
+        table = self.rule.sees(query, key)
+        return table[:, None]
+
+    @cached_property
+    def sees_something(self) -> Tensor:
+        """Queries that see at least one key; the others get zeros. [b 1 q 1]"""
+        return self.dense.any(-1, keepdim=True)
+
+
+def _sight(tokens: Tokens, device: torch.device | str, dim: int) -> Sight:
+    """Tokens as tensors for a table [b q k]; `dim` is the axis of the table that is not this side's."""
+    index = torch.arange(tokens.start, tokens.start + tokens.size, device=device)[None]  # [1 n]
+    document = None if tokens.documents is None else tokens.documents.unsqueeze(dim)
+    return Sight(index.unsqueeze(dim), document)

@@ -1,0 +1,60 @@
+"""What travels beside the stream: a small frozen context, and the ledger that keeps what a person asked to see."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from qkv.parts.attention.cache import Cache
+from qkv.parts.attention.visibility import Everything, Mask, Rule, Tokens
+
+
+class Ledger:
+    """Keeps extras (attention weights, balance losses) by the name of the module that wrote them.
+
+    `keep` says which kinds are wanted; a module asks with `wants` before it computes anything only for the ledger.
+    """
+
+    def __init__(self, model: nn.Module, keep: Iterable[str]) -> None:
+        self.keep = frozenset(keep)
+        self.entries: dict[str, list[Tensor]] = {}
+        self._names = {id(module): name for name, module in model.named_modules()}
+
+    def wants(self, kind: str) -> bool:
+        return kind in self.keep
+
+    def write(self, module: nn.Module, kind: str, value: Tensor) -> None:
+        if kind in self.keep:
+            self.entries.setdefault(f"{self._names[id(module)]}/{kind}", []).append(value)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Context:
+    """Everything a block may know besides its stream x [b s d]."""
+
+    tokens: Tokens  # where the stream's tokens stand in their rows
+    visibility: Rule = Everything()  # narrows every attention of this pass: padding, packed documents
+    positions: Tensor | None = None  # [b s] or [s]; None: a token's position is its slot
+    memory: Tensor | None = None  # [m k d], what cross-attention reads
+    memory_tokens: Tokens | None = None
+    cache: Cache | None = None
+    bias: Tensor | None = None  # [1 h q k], owned by the stack and added to every score
+    ledger: Ledger | None = None
+    masks: dict[tuple[Rule, int, int, int], Mask] = field(default_factory=dict)  # one table serves all layers
+
+    def mask(self, rule: Rule, query: Tokens, key: Tokens, device: torch.device) -> Mask:
+        """The mask of `rule`, narrowed by this pass, between these tokens; made once and shared by all layers."""
+        narrowed = rule & self.visibility
+        name = (narrowed, id(query.documents), id(key.documents), query.size * 2**32 + key.size)
+        if name not in self.masks:
+            self.masks[name] = Mask(narrowed, query, key, device)
+        return self.masks[name]
+
+    def position_ids(self, device: torch.device) -> Tensor:
+        """The stream's positions. [b s] or [s]"""
+        if self.positions is not None:
+            return self.positions
+        return torch.arange(self.tokens.start, self.tokens.start + self.tokens.size, device=device)

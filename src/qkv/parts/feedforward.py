@@ -1,0 +1,60 @@
+"""Feed-forward: what each token does on its own. Mixers `(x [b s d], ctx) -> [b s d]`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from qkv.parts.context import Context
+from qkv.parts.linear import JoinedLinear
+
+Activation = Callable[[Tensor], Tensor]
+
+relu: Activation = F.relu
+silu: Activation = F.silu
+
+
+def gelu(x: Tensor) -> Tensor:
+    """x Φ(x), exactly. [hendrycks2016 eq.1]"""
+    return F.gelu(x)
+
+
+def gelu_tanh(x: Tensor) -> Tensor:
+    """x Φ(x), approximated by a tanh. [hendrycks2016 eq.2]"""
+    return F.gelu(x, approximate="tanh")
+
+
+class MLP(nn.Module):
+    """activation(x W₁ + b₁) W₂ + b₂ [vaswani2017 eq.2]; `dropout` falls on the hidden units."""
+
+    def __init__(
+        self, width: int, hidden: int, activation: Activation = relu, *, bias: bool = True, dropout: float = 0.0
+    ) -> None:
+        super().__init__()
+        self.activation, self.dropout = activation, nn.Dropout(dropout)
+        self.inner = nn.Linear(width, hidden, bias=bias)
+        self.outer = nn.Linear(hidden, width, bias=bias)
+        nn.init.xavier_uniform_(self.inner.weight)
+        nn.init.xavier_uniform_(self.outer.weight)
+
+    def forward(self, x: Tensor, ctx: Context | None = None) -> Tensor:
+        return self.outer(self.dropout(self.activation(self.inner(x))))
+
+
+class GatedMLP(nn.Module):
+    """(activation(x W_gate) ⊙ x W_value) W₂: with silu SwiGLU, with gelu GEGLU, with relu ReGLU. [shazeer2020 eq.6]"""
+
+    def __init__(
+        self, width: int, hidden: int, activation: Activation = silu, *, bias: bool = False, dropout: float = 0.0
+    ) -> None:
+        super().__init__()
+        self.activation, self.dropout = activation, nn.Dropout(dropout)
+        self.inner = JoinedLinear(width, {"gate": hidden, "value": hidden}, bias=bias)
+        self.outer = nn.Linear(hidden, width, bias=bias)
+        nn.init.xavier_uniform_(self.outer.weight)
+
+    def forward(self, x: Tensor, ctx: Context | None = None) -> Tensor:
+        gate, value = self.inner(x)
+        return self.outer(self.dropout(self.activation(gate) * value))

@@ -1,0 +1,55 @@
+"""Several linear maps of one input, computed as one matrix product.
+
+In memory the maps are one matrix, because one large product is faster than three small ones. On disk each has its own
+name, because that is what the maps are: `query.weight`, `key.weight`, `value.weight`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+class JoinedLinear(nn.Module):
+    """Named linear maps of the same input, joined row by row into one matrix."""
+
+    def __init__(self, width: int, outputs: Mapping[str, int], bias: bool = True) -> None:
+        super().__init__()
+        self.width, self.outputs = width, dict(outputs)
+        rows = sum(self.outputs.values())
+        self.weight = nn.Parameter(torch.empty(rows, width))
+        self.bias = nn.Parameter(torch.zeros(rows)) if bias else None
+        for part in self.parts(self.weight):
+            nn.init.xavier_uniform_(part)
+        self.register_state_dict_post_hook(_split_names)
+        self.register_load_state_dict_pre_hook(_join_names)
+
+    def parts(self, joined: Tensor) -> Iterator[Tensor]:
+        """The rows of each map, in order, as views."""
+        yield from joined.detach().split(list(self.outputs.values()))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        return F.linear(x, self.weight, self.bias).split(list(self.outputs.values()), -1)
+
+    def extra_repr(self) -> str:
+        return f"{self.width} → " + ", ".join(f"{name} {rows}" for name, rows in self.outputs.items())
+
+
+def _split_names(module: nn.Module, state: dict[str, Any], prefix: str, _: object) -> None:
+    assert isinstance(module, JoinedLinear)
+    for kind in ("weight", "bias"):
+        if (joined := state.pop(prefix + kind, None)) is not None:
+            for name, part in zip(module.outputs, joined.split(list(module.outputs.values())), strict=True):
+                state[f"{prefix}{name}.{kind}"] = part
+
+
+def _join_names(module: nn.Module, state: dict[str, Any], prefix: str, *_: object) -> None:
+    assert isinstance(module, JoinedLinear)
+    for kind in ("weight", "bias"):
+        names = [f"{prefix}{name}.{kind}" for name in module.outputs]
+        if all(name in state for name in names):  # a missing part is left for torch to report by its name
+            state[prefix + kind] = torch.cat([state.pop(name) for name in names])

@@ -1,0 +1,210 @@
+"""Where a token stands: positions added to the stream, turned into queries and keys, or added to scores.
+
+Shapes: b rows, s slots, h heads, d width (of a head for rotary positions), q queries, k keys.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from qkv.errors import QkvError
+from qkv.parts.attention.visibility import Tokens
+
+Arrange = Callable[[Tensor, Tensor], Tensor]
+
+
+def interleaved(sines: Tensor, cosines: Tensor) -> Tensor:
+    """sin, cos, sin, cos, …: as the paper writes it. [vaswani2017 §3.5]"""
+    return torch.stack((sines, cosines), -1).flatten(-2)
+
+
+def halves(sines: Tensor, cosines: Tensor) -> Tensor:
+    """All sines, then all cosines: as Marian and tensor2tensor compute it. [junczysdowmunt2018]"""
+    return torch.cat((sines, cosines), -1)
+
+
+def sinusoids(length: int, width: int, arrange: Arrange = interleaved) -> Tensor:
+    """PE(p, 2i) = sin(p / 10000^(2i/d)) and PE(p, 2i+1) = cos(…) [vaswani2017 §3.5]. [length width]"""
+    rates = 10000.0 ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)  # [d/2]
+    angles = torch.arange(length, dtype=torch.float64)[:, None] * rates  # [length d/2]
+    return arrange(angles.sin(), angles.cos()).float()
+
+
+class Sinusoidal(nn.Module):
+    """Fixed sinusoids added to the stream. Any length: the table grows when a longer row comes."""
+
+    table: Tensor
+
+    def __init__(self, width: int, arrange: Arrange = interleaved, length: int = 1024) -> None:
+        super().__init__()
+        if width % 2:
+            raise QkvError(f"Sinusoidal positions pair a sine with a cosine, so width {width} must be even.")
+        self.width, self.arrange = width, arrange
+        self.register_buffer("table", sinusoids(length, width, arrange), persistent=False)
+
+    def forward(self, positions: Tensor, longest: int) -> Tensor:
+        """positions [b s] or [s], each below `longest` → [b s d] or [s d]"""
+        if longest > len(self.table):
+            self.table = sinusoids(2 * longest, self.width, self.arrange).to(self.table)
+        return self.table[positions]
+
+
+class Learned(nn.Module):
+    """One learned vector a position, up to a fixed length."""
+
+    def __init__(self, length: int, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(length, width) * 0.02)
+
+    def forward(self, positions: Tensor, longest: int) -> Tensor:
+        if longest > len(self.weight):
+            raise QkvError(f"This model has learned {len(self.weight)} positions and the input needs {longest}.")
+        return F.embedding(positions, self.weight)
+
+
+class Learned2D(nn.Module):
+    """Learned positions of a grid of patches, interpolated bicubically to any other grid. [dosovitskiy2021 §3.2]
+
+    `prefix` positions (such as the class token's) stand before the grid and are never interpolated.
+    """
+
+    def __init__(self, rows: int, columns: int, width: int, prefix: int = 0) -> None:
+        super().__init__()
+        self.rows, self.columns, self.prefix = rows, columns, prefix
+        self.weight = nn.Parameter(torch.randn(prefix + rows * columns, width) * 0.02)
+
+    def forward(self, rows: int, columns: int) -> Tensor:
+        """The positions for a grid of this size. [prefix + rows·columns d]"""
+        if (rows, columns) == (self.rows, self.columns):
+            return self.weight
+        grid = self.weight[self.prefix :].T.unflatten(1, (self.rows, self.columns))[None]  # [1 d r c]
+        grid = F.interpolate(grid, size=(rows, columns), mode="bicubic", align_corners=False)
+        return torch.cat((self.weight[: self.prefix], grid[0].flatten(1).T))
+
+
+Pairing = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+def rotate_neighbours(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Turn the pairs (0,1), (2,3), …: as the paper writes it. [su2021 eq.34]"""
+    even, odd = x.unflatten(-1, (-1, 2)).unbind(-1)  # [… d/2] each
+    return torch.stack((even * cos - odd * sin, odd * cos + even * sin), -1).flatten(-2)
+
+
+def rotate_halves(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Turn the pairs (0,d/2), (1,d/2+1), …: the same rotation with the dimensions in another order."""
+    first, second = x.chunk(2, -1)
+    return torch.cat((first * cos - second * sin, second * cos + first * sin), -1)
+
+
+def rotary_rates(width: int, base: float = 10000.0) -> Tensor:
+    """θ_i = base^(-2i/d) [su2021 eq.15]. [d/2], float64"""
+    return base ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
+
+
+def interpolated_rates(rates: Tensor, factor: float) -> Tensor:
+    """Positions squeezed by `factor`, so that a longer row fits the trained range. [chen2023 eq.4]"""
+    return rates / factor
+
+
+def ntk_rates(width: int, base: float, factor: float) -> Tensor:
+    """A larger base: the slowest pair is squeezed by `factor`, the fastest not at all. [peng2023 def.1]"""
+    return rotary_rates(width, base * factor ** (width / (width - 2)))
+
+
+class Rotary(nn.Module):
+    """Rotary positions: queries and keys turned by an angle that grows with the position. [su2021 eq.14]
+
+    The score of a query and a key then depends on the distance between them only. `rates` [n] gives the angle a position
+    turns each of the first n pairs; with fewer pairs than a head has, the rest of the head is left as it is.
+    """
+
+    rates: Tensor
+
+    def __init__(self, rates: Tensor, pairing: Pairing = rotate_neighbours) -> None:
+        super().__init__()
+        self.pairing = pairing
+        self.register_buffer("rates", rates, persistent=False)
+
+    def forward(self, x: Tensor, positions: Tensor) -> Tensor:
+        """x [b h s d], positions [b s] or [s] → [b h s d]"""
+        angles = positions[..., None].to(self.rates.dtype) * self.rates  # [b s n] or [s n]
+        if positions.ndim == 2:
+            angles = angles[:, None]  # [b 1 s n]
+        turned = 2 * len(self.rates)
+        cos, sin = angles.cos().float(), angles.sin().float()
+        y = self.pairing(x[..., :turned].float(), cos, sin).to(x.dtype)
+        return y if turned == x.shape[-1] else torch.cat((y, x[..., turned:]), -1)
+
+
+class RelativeBuckets(nn.Module):
+    """A learned bias for each bucket of distances and each head. [raffel2020 §2.1]
+
+    Half of the buckets are one distance each, the other half widen logarithmically up to `farthest`.
+    """
+
+    def __init__(self, heads: int, buckets: int = 32, farthest: int = 128, *, looks_ahead: bool) -> None:
+        super().__init__()
+        self.buckets, self.farthest, self.looks_ahead = buckets, farthest, looks_ahead
+        self.weight = nn.Parameter(torch.randn(buckets, heads) * 0.02)
+
+    def bucket(self, distance: Tensor) -> Tensor:
+        """distance = key index − query index, any shape → bucket numbers"""
+        if self.looks_ahead:  # one half of the buckets for keys before the query, the other for keys after it
+            buckets = self.buckets // 2
+            offset, distance = (distance > 0) * buckets, distance.abs()
+        else:
+            buckets, offset, distance = self.buckets, torch.zeros_like(distance), (-distance).clamp(min=0)
+        exact = buckets // 2
+        log_share = torch.log(distance.float().clamp(min=1) / exact) / math.log(self.farthest / exact)
+        widening = (exact + (log_share * (buckets - exact)).long()).clamp(max=buckets - 1)
+        return offset + torch.where(distance < exact, distance, widening)
+
+    def forward(self, query: Tokens, key: Tokens) -> Tensor:
+        """[1 h q k]"""
+        distance = _distances(query, key, self.weight.device)  # [q k]
+        return F.embedding(self.bucket(distance), self.weight).permute(2, 0, 1)[None]
+
+
+class ALiBi(nn.Module):
+    """A bias that falls linearly with distance, at a slope of its own for each head. [press2022 §3]"""
+
+    slopes: Tensor
+
+    def __init__(self, heads: int) -> None:
+        super().__init__()
+        self.register_buffer("slopes", alibi_slopes(heads), persistent=False)
+
+    def forward(self, query: Tokens, key: Tokens) -> Tensor:
+        """[1 h q k]"""
+        distance = _distances(query, key, self.slopes.device).abs()
+        return -self.slopes[None, :, None, None] * distance
+
+
+def alibi_slopes(heads: int) -> Tensor:
+    """2^(-8/h), 2^(-16/h), …; for h not a power of two, those of the next lower power and every other one of the next higher. [h]"""
+    power = 2 ** math.floor(math.log2(heads))
+    slopes = [2 ** (-8 * (i + 1) / power) for i in range(power)]
+    slopes += [2 ** (-8 * (i + 1) / (2 * power)) for i in range(0, 2 * (heads - power), 2)]
+    return torch.tensor(slopes)
+
+
+def _distances(query: Tokens, key: Tokens, device: torch.device) -> Tensor:
+    """key index − query index. [q k]"""
+    queries = torch.arange(query.start, query.start + query.size, device=device)
+    keys = torch.arange(key.start, key.start + key.size, device=device)
+    return keys[None] - queries[:, None]
+
+
+def positions_in_documents(documents: Tensor) -> Tensor:
+    """Positions that start again at 0 with each document, and are 0 on padding. documents [b s] → [b s]"""
+    slots = torch.arange(documents.shape[1], device=documents.device).expand_as(documents)
+    starts = torch.ones_like(documents, dtype=torch.bool)
+    starts[:, 1:] = documents[:, 1:] != documents[:, :-1]
+    first = torch.where(starts, slots, 0).cummax(1).values  # slot where the own document began
+    return (slots - first) * (documents > 0)

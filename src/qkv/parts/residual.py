@@ -1,0 +1,83 @@
+"""Residual wirings: how a mixer's answer joins the stream. Each wraps a mixer and is itself a step `(x, ctx) -> x`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from qkv.parts.context import Context
+
+
+class PostNorm(nn.Module):
+    """norm(x + dropout(mixer(x))): as published. [vaswani2017 §5.4]"""
+
+    def __init__(self, norm: nn.Module, mixer: nn.Module, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.mixer, self.norm, self.dropout = mixer, norm, nn.Dropout(dropout)
+
+    def forward(self, x: Tensor, ctx: Context) -> Tensor:
+        return self.norm(x + self.dropout(self.mixer(x, ctx)), ctx)
+
+
+class PreNorm(nn.Module):
+    """x + dropout(mixer(norm(x))): the stream itself is never normed, so deep stacks train without warm-up. [xiong2020 §3.1]"""
+
+    def __init__(self, norm: nn.Module, mixer: nn.Module, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.norm, self.mixer, self.dropout = norm, mixer, nn.Dropout(dropout)
+
+    def forward(self, x: Tensor, ctx: Context) -> Tensor:
+        return x + self.dropout(self.mixer(self.norm(x, ctx), ctx))
+
+
+class Parallel(nn.Module):
+    """x + Σ dropout(mixer(norm(x))): all mixers read the same norm, side by side. [wang2021]"""
+
+    def __init__(self, norm: nn.Module, *mixers: nn.Module, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.norm, self.mixers, self.dropout = norm, nn.ModuleList(mixers), nn.Dropout(dropout)
+
+    def forward(self, x: Tensor, ctx: Context) -> Tensor:
+        normed = self.norm(x, ctx)
+        for mixer in self.mixers:
+            x = x + self.dropout(mixer(normed, ctx))
+        return x
+
+
+class Admin(nn.Module):
+    """norm(x ⊙ ω + dropout(mixer(x))): post-norm whose branches are balanced by a profiled ω. [liu2020 §4.2]"""
+
+    def __init__(self, norm: nn.Module, mixer: nn.Module, dropout: float = 0.0, *, width: int) -> None:
+        super().__init__()
+        self.mixer, self.norm, self.dropout = mixer, norm, nn.Dropout(dropout)
+        self.omega = nn.Parameter(torch.ones(width))
+
+    def forward(self, x: Tensor, ctx: Context) -> Tensor:
+        return self.norm(x * self.omega + self.dropout(self.mixer(x, ctx)), ctx)
+
+
+def profile_admin(stack: nn.Module, forward: Callable[[], object]) -> None:
+    """Set every ω of a stack: ω_i = √(Σ_{j<i} Var[f_j]), from the mixers' variances in one forward pass. [liu2020 §4.2]
+
+    `forward` runs the stack once on real input while every ω is 1.
+    """
+    steps = [module for module in stack.modules() if isinstance(module, Admin)]
+    variances: list[float] = []
+
+    def remember(module: nn.Module, inputs: object, output: Tensor) -> None:
+        variances.append(output.float().var().item())
+
+    with torch.no_grad():
+        for step in steps:
+            step.omega.fill_(1.0)
+        hooks = [step.mixer.register_forward_hook(remember) for step in steps]
+        forward()
+        for hook in hooks:
+            hook.remove()
+        before = 0.0
+        for step, variance in zip(steps, variances, strict=True):
+            if before:  # the first ω stays 1: nothing lies before it
+                step.omega.fill_(before**0.5)
+            before += variance

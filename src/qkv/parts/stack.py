@@ -1,0 +1,26 @@
+"""A stack of blocks, with what belongs to all of them: a shared position bias and the final norm."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from torch import Tensor, nn
+
+from qkv.parts.context import Context
+
+
+class Stack(nn.Module):
+    """x → bias for all blocks → block after block → final norm, where there is one."""
+
+    def __init__(self, blocks: Iterable[nn.Module], norm: nn.Module | None = None, bias: nn.Module | None = None) -> None:
+        super().__init__()
+        self.blocks, self.norm, self.bias = nn.ModuleList(blocks), norm, bias
+
+    def forward(self, x: Tensor, ctx: Context) -> Tensor:
+        if self.bias is not None:
+            keys = ctx.tokens if ctx.cache is None else ctx.cache.keys(ctx.tokens)
+            ctx = replace(ctx, bias=self.bias(ctx.tokens, keys))
+        for block in self.blocks:
+            x = block(x, ctx)
+        return x if self.norm is None else self.norm(x, ctx)
