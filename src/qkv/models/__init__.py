@@ -1,0 +1,1 @@
+"""One file a family: sizes, a builder, and the published sizes."""

@@ -1,0 +1,92 @@
+"""The families by name: the only place where a string becomes a model. Saved configurations and the command line read it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, fields
+from difflib import get_close_matches
+from typing import Any
+
+import torch
+
+from qkv.errors import QkvError
+from qkv.models import marian, transformer
+from qkv.models.sequence_to_sequence import SequenceToSequence
+
+
+@dataclass(frozen=True)
+class Family:
+    """A way to build models: its sizes as a dataclass, its builder, and the sizes published with their paper."""
+
+    name: str
+    summary: str
+    sizes_type: type
+    build: Callable[[Any], SequenceToSequence]
+    published: Mapping[str, Any]
+
+    def sizes(self, values: Mapping[str, Any]) -> Any:
+        """Sizes from plain values, as a configuration file holds them; an unknown or missing name is an error."""
+        known = {field.name for field in fields(self.sizes_type)}
+        for name in values:
+            if name not in known:
+                near = get_close_matches(name, known, 1)
+                hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(sorted(known))}."
+                raise QkvError(f"Family {self.name} has no size called {name}: {hint}")
+        try:
+            return self.sizes_type(**values)
+        except TypeError as error:
+            raise QkvError(f"Family {self.name} is missing sizes: {error}.") from error
+
+
+_FAMILIES = [
+    Family(
+        "transformer",
+        "the 2017 Transformer, norm after each sub-layer as published",
+        transformer.TransformerSizes,
+        transformer.transformer,
+        transformer.SIZES,
+    ),
+    Family(
+        "transformer-prenorm",
+        "the same with the norm before each sub-layer",
+        transformer.TransformerSizes,
+        transformer.prenorm_transformer,
+        transformer.SIZES,
+    ),
+    Family(
+        "transformer-admin",
+        "the same with Admin's balanced residuals",
+        transformer.TransformerSizes,
+        transformer.admin_transformer,
+        transformer.SIZES,
+    ),
+    Family("marian", "the Transformer as published for translation", marian.MarianSizes, marian.marian, marian.SIZES),
+]
+FAMILIES = {family.name: family for family in _FAMILIES}
+
+
+def find_family(name: str) -> Family:
+    if name not in FAMILIES:
+        near = get_close_matches(name, FAMILIES, 1)
+        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(FAMILIES)}."
+        raise QkvError(f"There is no family called {name}: {hint}")
+    return FAMILIES[name]
+
+
+def build(family: str, sizes: Any) -> SequenceToSequence:
+    """A new model with random weights, which remembers what it was built from."""
+    model = find_family(family).build(sizes)
+    model.family, model.sizes = family, sizes
+    return model
+
+
+def config_of(model: SequenceToSequence) -> dict[str, Any]:
+    """What `config.json` says of a model."""
+    return {"format": "qkv-1", "family": model.family, "sizes": asdict(model.sizes)}
+
+
+def count_parameters(family: str, sizes: Any) -> int:
+    """The number of parameters, counted on a model that occupies no memory."""
+    with torch.device("meta"):
+        model = find_family(family).build(sizes)
+    return sum(parameter.numel() for parameter in model.parameters())

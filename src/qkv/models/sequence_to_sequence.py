@@ -1,0 +1,123 @@
+"""What every model that reads one sequence and writes another offers, so that training and decoding need not know which it is."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from qkv.parts.attention.cache import Cache, PreallocatedCache
+from qkv.parts.attention.visibility import Everything, NotPadding, Rule, Tokens
+from qkv.parts.context import Context, Ledger
+
+
+@dataclass(frozen=True, eq=False)
+class Memory:
+    """What an encoder made of its source rows: states [m s d], and which of the slots are real."""
+
+    states: Tensor
+    tokens: Tokens
+
+    def select(self, rows: Tensor) -> Memory:
+        return Memory(self.states[rows], self.tokens.select(rows))
+
+
+class SequenceToSequence(nn.Module, ABC):
+    """encode the source once, decode the target step by step or all at once.
+
+    A memory row may serve n target rows (beams); these stand next to each other.
+    """
+
+    source_vocabulary: int
+    target_vocabulary: int
+    family: str  # what the model was built from, as `models.catalogue.build` notes it
+    sizes: Any
+
+    @abstractmethod
+    def encode(self, source: Tensor, source_lengths: Tensor | None = None, ledger: Ledger | None = None) -> Memory:
+        """source [m s], right-padded; no lengths: no padding."""
+
+    @abstractmethod
+    def decode(
+        self, target: Tensor, memory: Memory, cache: Cache | None = None, ledger: Ledger | None = None
+    ) -> Tensor:
+        """Logits of the token after each target token. target [m·n t] → [m·n t v]
+
+        With a cache, target holds only the tokens since the last call. Right padding needs no mark here: no real token sees it.
+        """
+
+    @abstractmethod
+    def new_cache(self, capacity: int) -> Cache:
+        """An empty cache for at most `capacity` decoding steps."""
+
+    def forward(self, source: Tensor, source_lengths: Tensor | None, target: Tensor) -> Tensor:
+        """Logits for a whole target at once (teacher forcing)."""
+        return self.decode(target, self.encode(source, source_lengths))
+
+
+class EncoderDecoder(SequenceToSequence):
+    """Two stacks: the encoder reads the source, the decoder reads the target so far and, through cross-attention, the encoder."""
+
+    def __init__(
+        self, source: nn.Module, encoder: nn.Module, target: nn.Module, decoder: nn.Module, head: nn.Module
+    ) -> None:
+        super().__init__()
+        self.source, self.encoder, self.target, self.decoder, self.head = source, encoder, target, decoder, head
+        self.source_vocabulary = len(source.tokens.weight)
+        self.target_vocabulary = len(target.tokens.weight)
+
+    def encode(self, source: Tensor, source_lengths: Tensor | None = None, ledger: Ledger | None = None) -> Memory:
+        tokens = Tokens(source.shape[1])
+        if source_lengths is not None:
+            tokens = Tokens.padded(source_lengths, source.shape[1])
+        return self.encode_tokens(source, tokens, NotPadding(), ledger=ledger)
+
+    def encode_tokens(
+        self,
+        source: Tensor,
+        tokens: Tokens,
+        visibility: Rule,
+        positions: Tensor | None = None,
+        ledger: Ledger | None = None,
+    ) -> Memory:
+        """encode for rows padded on any side or packed with several documents: tokens and positions say which is where."""
+        ctx = Context(tokens=tokens, visibility=visibility, positions=positions, ledger=ledger)
+        return Memory(self.encoder(self.source(source, ctx), ctx), tokens)
+
+    def decode(
+        self, target: Tensor, memory: Memory, cache: Cache | None = None, ledger: Ledger | None = None
+    ) -> Tensor:
+        start = 0 if cache is None else cache.length
+        tokens = Tokens(target.shape[1], start)
+        visibility = Everything() if memory.tokens.documents is None else NotPadding()
+        return self.decode_tokens(target, memory, tokens, visibility, cache=cache, ledger=ledger)
+
+    def decode_tokens(
+        self,
+        target: Tensor,
+        memory: Memory,
+        tokens: Tokens,
+        visibility: Rule,
+        positions: Tensor | None = None,
+        cache: Cache | None = None,
+        ledger: Ledger | None = None,
+    ) -> Tensor:
+        """decode for rows padded on any side or packed with several documents."""
+        ctx = Context(
+            tokens=tokens,
+            visibility=visibility,
+            positions=positions,
+            memory=memory.states,
+            memory_tokens=memory.tokens,
+            cache=cache,
+            ledger=ledger,
+        )
+        x = self.decoder(self.target(target, ctx), ctx)  # [b t d]
+        if cache is not None:
+            cache.advance(tokens)
+        return self.head(x)  # [b t v]
+
+    def new_cache(self, capacity: int) -> Cache:
+        return PreallocatedCache(capacity)
