@@ -1,0 +1,167 @@
+"""The little that qkv's site needs beyond plain Sphinx.
+
+- An API page holds one line, `<!-- api: parts -->`; it is replaced by a section for each module of that room.
+- Docstrings are plain text in the style of the code (`names` in single backticks, `[vaswani2017 eq.1]` for papers,
+  indented blocks for layouts). They are rewritten as reStructuredText, each citation a link to the paper's page.
+- Formulas become MathML, which browsers draw by themselves.
+- `site/index.html` leads to the start page.
+"""
+
+import importlib
+import inspect
+import re
+from pathlib import Path
+from typing import Any
+
+from docutils import nodes
+from docutils.utils.math.latex2mathml import tex2mathml
+from sphinx.application import Sphinx
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "src" / "qkv"
+
+API_PLACE = re.compile(r"^<!-- api: (\w+) -->$", flags=re.MULTILINE)
+CODE_SPAN = re.compile(r"(?::\w+(?::\w+)?:)?(``?)(.+?)\1", flags=re.DOTALL)
+CITATION = re.compile(r"\[([a-z]+\d{4}[a-z]?)((?: [^\]]*)?)\]")
+LIST_ITEM = re.compile(r"^(?:[-*]|\d+\.) ")
+
+
+# --- API pages -----------------------------------------------------------------------------------------------------
+
+
+def modules_of(room: str) -> list[str]:
+    """Public modules of a room in alphabetical order, packages first."""
+    if (PACKAGE / f"{room}.py").is_file():
+        return [f"qkv.{room}"]
+    files = sorted((PACKAGE / room).rglob("*.py"), key=lambda file: (file.parent, file.stem != "__init__", file.stem))
+    names = [".".join(file.relative_to(PACKAGE.parent).with_suffix("").parts) for file in files]
+    return [name.removesuffix(".__init__") for name in names if not re.search(r"\._(?!_init__)", name)]
+
+
+def section(module: str) -> str:
+    return f"## `{module}`\n\n```{{eval-rst}}\n.. automodule:: {module}\n```\n"
+
+
+def front_door() -> str:
+    """What `import qkv` gives: each public name, where it lives, and its first sentence."""
+    package = importlib.import_module("qkv")
+    rows = ["| name | defined in | what it is |", "|---|---|---|"]
+    for name in sorted(getattr(package, "__all__", []), key=str.lower):
+        thing = getattr(package, name)
+        home = getattr(thing, "__module__", None)
+        if home is None or not home.startswith("qkv."):
+            continue
+        first_sentence = re.split(r"(?<=[.:;]) |\n\n", inspect.getdoc(thing) or "")[0].replace("\n", " ")
+        rows.append(f"| {{py:obj}}`qkv.{name} <{home}.{thing.__name__}>` | `{home}` | {first_sentence} |")
+    return "\n".join(rows)
+
+
+def fill_api_page(app: Sphinx, page: str, source: list[str]) -> None:
+    def contents(match: re.Match[str]) -> str:
+        room = match.group(1)
+        return front_door() if room == "qkv" else "\n".join(section(module) for module in modules_of(room))
+
+    source[0] = API_PLACE.sub(contents, source[0])
+
+
+# --- Docstrings ----------------------------------------------------------------------------------------------------
+
+
+def inline(text: str) -> str:
+    """One paragraph of house style as reStructuredText."""
+
+    def plain(piece: str) -> str:
+        out, position = [], 0
+        for match in CITATION.finditer(piece):
+            out.append(re.sub(r"([\\*_|`])", r"\\\1", piece[position : match.start()]))
+            key, where = match.groups()
+            known = (ROOT / "papers" / f"{key}.md").is_file()
+            out.append(rf":doc:`[{key}{where}] </papers/{key}>`\ " if known else rf"\[{key}{where}]")
+            position = match.end()
+        out.append(re.sub(r"([\\*_|`])", r"\\\1", piece[position:]))
+        return "".join(out)
+
+    out, position = [], 0
+    for match in CODE_SPAN.finditer(text):
+        code = " ".join(match.group(2).split())
+        out += [plain(text[position : match.start()]), rf"\ ``{code}``\ "]
+        position = match.end()
+    return "".join([*out, plain(text[position:])])
+
+
+def as_restructured_text(docstring: list[str]) -> list[str]:
+    """A docstring's lines as reStructuredText: paragraphs and lists flow, indented or tabular blocks stay as they stand."""
+    result: list[str] = []
+    block: list[str] = []
+    kind = ""
+
+    def finish() -> None:
+        nonlocal kind
+        if block and kind == "literal":
+            result.extend(["::", "", *(f"    {line}" for line in block), ""])
+        elif block:
+            text = inline("\n".join(line.strip() for line in block)).split("\n")
+            hanging = "  " if kind == "item" else ""
+            bullet = "- " if kind == "item" else ""
+            result.extend([f"{bullet}{text[0]}", *(f"{hanging}{line}" for line in text[1:]), ""])
+        block.clear()
+        kind = ""
+
+    for line in docstring:
+        if not line.strip():
+            if kind == "literal":
+                block.append(line)  # a layout may contain empty lines
+            else:
+                finish()
+        elif LIST_ITEM.match(line):
+            finish()
+            kind = "item"
+            block.append(LIST_ITEM.sub("", line))
+        elif line.startswith((" ", "|", ">>>")) and kind != "item":
+            if kind != "literal":
+                finish()
+            kind = "literal"
+            block.append(line)
+        else:
+            if kind == "literal" or (kind == "item" and not line.startswith(" ")):
+                finish()
+            kind = kind or "paragraph"
+            block.append(line)
+    finish()
+    return result
+
+
+def rewrite_docstring(app: Sphinx, what: str, name: str, thing: Any, options: Any, lines: list[str]) -> None:
+    lines[:] = as_restructured_text(lines)
+
+
+# --- Formulas ------------------------------------------------------------------------------------------------------
+
+
+def draw_inline(self: Any, node: nodes.math) -> None:
+    self.body.append(tex2mathml(node.astext()))
+    raise nodes.SkipNode
+
+
+def draw_block(self: Any, node: nodes.math_block) -> None:
+    self.body.append(f'<div class="math">{tex2mathml(node.astext(), as_block=True)}</div>')
+    raise nodes.SkipNode
+
+
+# --- The whole -----------------------------------------------------------------------------------------------------
+
+
+def write_front_page(app: Sphinx, error: Exception | None) -> None:
+    if error is None:
+        start = f"{app.config.root_doc}.html"
+        head = f'<meta charset="utf-8"><title>qkv</title><meta http-equiv="refresh" content="0; url={start}">'
+        page = f'<!doctype html>{head}<a href="{start}">qkv</a>\n'
+        Path(app.outdir, "index.html").write_text(page, encoding="utf-8")
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    app.add_html_math_renderer("mathml", inline_renderers=(draw_inline, None), block_renderers=(draw_block, None))
+    app.connect("source-read", fill_api_page)
+    app.connect("autodoc-process-docstring", rewrite_docstring)
+    app.connect("build-finished", write_front_page)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}
