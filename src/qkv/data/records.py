@@ -1,0 +1,188 @@
+"""Raw records out of one file: a line number and either the named values found there or the reason there are none.
+
+Every reader here yields `Record`s and never raises for a single bad one; what a whole file gets wrong (no such file,
+not really gzip, a header that names a column twice) is a `QkvError`. `table.py` decides which records are good rows.
+"""
+
+import csv
+import gzip
+import io
+import json
+import lzma
+import sys
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+from qkv.errors import QkvError
+
+STANDARD_INPUT = "-"
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+OPENERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".xz": lzma.open}
+NO_UTF8 = "the line is not valid UTF-8"
+
+
+@dataclass(frozen=True)
+class Record:
+    """What one line (one row, in parquet) held: `values`, or a `reason` why it could not be read."""
+
+    line: int
+    values: dict[str, Any] = field(default_factory=dict)
+    reason: str = ""
+
+
+Reader = Callable[[BinaryIO, str, Sequence[str] | None], Iterator[Record]]
+
+
+@contextmanager
+def open_bytes(file: str) -> Iterator[BinaryIO]:
+    """The bytes of a file, decompressed by its suffix, or of standard input; every failure to read is one sentence."""
+    try:
+        if file == STANDARD_INPUT:
+            yield sys.stdin.buffer
+        else:
+            with OPENERS.get(Path(file).suffix.lower(), open)(file, "rb") as stream:
+                yield cast(BinaryIO, stream)
+    except FileNotFoundError as error:
+        raise QkvError(f"There is no file {file}: give the path of an existing file.") from error
+    except PermissionError as error:
+        raise QkvError(f"{file} may not be read: its permissions forbid it.") from error
+    except (gzip.BadGzipFile, lzma.LZMAError, zlib.error, EOFError) as error:
+        raise QkvError(f"{file} cannot be decompressed: it is cut short or not what its name says.") from error
+    except OSError as error:
+        raise QkvError(f"{file} cannot be read: {error.strerror or error}.") from error
+
+
+def format_of(file: str) -> str | None:
+    """The format that a file's name promises (`words.tsv.xz` -> `tsv`), or None where it promises none."""
+    path = Path(file)
+    if path.suffix.lower() in OPENERS:
+        path = path.with_suffix("")
+    return SUFFIXES.get(path.suffix.lower())
+
+
+def read_tsv(stream: BinaryIO, file: str, names: Sequence[str] | None) -> Iterator[Record]:
+    """Plain tab-separated lines. No quoting: a quotation mark is an ordinary character of the text."""
+    for line, content in enumerate(stream, start=1):
+        if line == 1:
+            content = content.removeprefix(BYTE_ORDER_MARK)
+        try:
+            values = content.removesuffix(b"\n").removesuffix(b"\r").decode().split("\t")
+        except UnicodeDecodeError:
+            if names is None:
+                raise QkvError(f"The header line of {file} is not valid UTF-8.") from None
+            yield Record(line, reason=NO_UTF8)
+            continue
+        if names is None:
+            names = header(values, file)
+        else:
+            yield named(line, names, values)
+
+
+def read_csv(stream: BinaryIO, file: str, names: Sequence[str] | None) -> Iterator[Record]:
+    """Comma-separated values as the csv module reads them; a record may span lines and is numbered by its first one."""
+    # Bytes that are not UTF-8 become surrogates here and are found again in the fields they ended up in.
+    lines = (content.decode(errors="surrogateescape") for content in stream)
+    rows = csv.reader((text.removeprefix("\ufeff") if i == 0 else text for i, text in enumerate(lines)), strict=True)
+    line = 1
+    while True:
+        try:
+            values = next(rows)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            yield Record(line, reason=f"the line is not valid CSV ({error})")
+        else:
+            if not all(is_unicode(value) for value in values):
+                if names is None:
+                    raise QkvError(f"The header line of {file} is not valid UTF-8.")
+                yield Record(line, reason=NO_UTF8)
+            elif names is None:
+                names = header(values, file)
+            else:
+                yield named(line, names, values)
+        line = rows.line_num + 1
+
+
+def read_jsonl(stream: BinaryIO, file: str, names: Sequence[str] | None) -> Iterator[Record]:
+    """One JSON object a line, its keys the column names."""
+    if names is not None:
+        raise QkvError(f"{file} holds JSON objects, which name their own columns: give no column names for it.")
+    for line, content in enumerate(stream, start=1):
+        if line == 1:
+            content = content.removeprefix(BYTE_ORDER_MARK)
+        try:
+            values = json.loads(content.decode())
+        except UnicodeDecodeError:
+            yield Record(line, reason=NO_UTF8)
+        except (ValueError, RecursionError) as error:
+            yield Record(line, reason="the line is blank" if not content.strip() else f"invalid JSON ({error})")
+        else:
+            if isinstance(values, dict):
+                yield Record(line, values)
+            else:
+                yield Record(line, reason=f"the line holds a JSON {type(values).__name__}, not an object with columns")
+
+
+def read_parquet(stream: BinaryIO, file: str, names: Sequence[str] | None) -> Iterator[Record]:
+    """Rows of a parquet file, numbered from 1; needs the extra `qkv[parquet]`."""
+    if names is not None:
+        raise QkvError(f"{file} is a parquet file, which names its own columns: give no column names for it.")
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError as error:
+        raise QkvError(f"Reading {file} needs pyarrow: pip install 'qkv[parquet]'.") from error
+    content = stream.read()
+    if not content:
+        return
+    try:
+        batches = parquet.ParquetFile(io.BytesIO(content)).iter_batches()
+        line = 1
+        for batch in batches:
+            for row in range(batch.num_rows):
+                yield parquet_row(batch, row, line)
+                line += 1
+    except (pyarrow.ArrowException, OSError) as error:
+        raise QkvError(f"{file} is not a whole parquet file: {str(error).splitlines()[0]}") from error
+
+
+def parquet_row(batch: Any, row: int, line: int) -> Record:
+    """One row of a record batch; a string column may hold bytes that are no UTF-8, which shows only on reading it."""
+    try:
+        return Record(line, {name: batch.column(name)[row].as_py() for name in batch.schema.names})
+    except UnicodeDecodeError:
+        return Record(line, reason="the row is not valid UTF-8")
+
+
+READERS: dict[str, Reader] = {"tsv": read_tsv, "csv": read_csv, "jsonl": read_jsonl, "parquet": read_parquet}
+SUFFIXES = {f".{name}": name for name in READERS}
+
+
+def header(values: list[str], file: str) -> list[str]:
+    """The column names of a header line, which must differ from each other."""
+    doubled = sorted({name for name in values if values.count(name) > 1})
+    if doubled:
+        raise QkvError(f"The header line of {file} names the column {doubled[0][:40]!r} twice: each name must differ.")
+    return values
+
+
+def named(line: int, names: Sequence[str], values: list[str]) -> Record:
+    """Values under their column names, or the reason that they do not fit."""
+    if not any(values):
+        return Record(line, reason="the line is blank")
+    if len(values) != len(names):
+        return Record(line, reason=f"{len(values)} columns where {len(names)} are expected")
+    return Record(line, dict(zip(names, values, strict=True)))
+
+
+def is_unicode(text: str) -> bool:
+    """Whether a string can be written as UTF-8, that is, holds no lone surrogate."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

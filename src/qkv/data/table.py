@@ -1,0 +1,159 @@
+"""Rows of named text columns from the files people have: TSV, CSV, JSONL, parquet, compressed, a folder, or a pipe.
+
+A real file has bad rows. Each is kept as a `Problem` with its file, line and reason, and the good rows are used; only a
+file with no good row at all is an error.
+"""
+
+import difflib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from qkv.data.records import READERS, STANDARD_INPUT, SUFFIXES, Record, format_of, is_unicode, open_bytes
+from qkv.errors import QkvError
+
+SHOWN = 40  # characters of a name or value that a message repeats
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One bad row: where it stands and why it was left out. In parquet, `line` counts rows."""
+
+    file: str
+    line: int
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.file} line {self.line}: {self.reason}"
+
+
+@dataclass
+class Table:
+    """The good rows, each a dict of the wanted columns, and the problems of the others."""
+
+    columns: list[str]
+    rows: list[dict[str, str]] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def column(self, name: str) -> list[str]:
+        """All the values of one column, in row order."""
+        if name not in self.columns:
+            raise QkvError(f"{no_such_column('The table', name, self.columns)}.")
+        return [row[name] for row in self.rows]
+
+
+def read_table(
+    path: str | Path,
+    columns: Sequence[str] | None = None,
+    *,
+    names: Sequence[str] | None = None,
+    format: str | None = None,
+) -> Table:
+    """Read a file, every data file of a folder (in name order), or standard input (`-`, with its `format`).
+
+    `columns` are the columns wanted, all that the first good row has if not given; a row must have text in each of
+    them. `names` names the columns of a TSV or CSV file without a header line. `format` is one of tsv, csv, jsonl and
+    parquet, and is taken from the file's name if not given.
+    """
+    if format is not None and format not in READERS:
+        raise QkvError(
+            f"There is no format {format!r}{nearest(format, READERS)}: the formats are {', '.join(READERS)}."
+        )
+    if names is not None and len(set(names)) != len(names):
+        raise QkvError(f"The column names {', '.join(names)} are not all different.")
+    table = Table(list(columns) if columns is not None else [])
+    for file in data_files(str(path), format):
+        read_file(file, format or file_format(file), names, table)
+    if not table.rows:
+        raise QkvError(
+            f"None of the {len(table.problems)} rows of {path} can be used; the first problem is {table.problems[0]}."
+        )
+    return table
+
+
+def data_files(path: str, format: str | None) -> Iterator[str]:
+    """The files to read: the path itself, or what a folder holds in files of a known format."""
+    if path == STANDARD_INPUT:
+        if format is None:
+            raise QkvError(f"Standard input has no file name to tell its format: name one of {', '.join(READERS)}.")
+        yield path
+    elif Path(path).is_dir():
+        files = [str(file) for file in sorted(Path(path).iterdir()) if file.is_file() and file.name[0] != "."]
+        files = [file for file in files if format_of(file) == format or (format is None and format_of(file))]
+        if not files:
+            raise QkvError(f"The folder {path} holds no data file: it needs files named *{', *'.join(SUFFIXES)}.")
+        yield from files
+    else:
+        yield path
+
+
+def file_format(file: str) -> str:
+    """The format of one file by its name, or a sentence that says what names are understood."""
+    found = format_of(file)
+    if found is None:
+        if not Path(file).exists():
+            raise QkvError(f"There is no file {file}: give the path of an existing file.")
+        raise QkvError(
+            f"The name of {file} tells no known format: it should end in {', '.join(SUFFIXES)} "
+            f"(with .gz or .xz if compressed), or name the format."
+        )
+    return found
+
+
+def read_file(file: str, format: str, names: Sequence[str] | None, table: Table) -> None:
+    """Add the rows and problems of one file to the table."""
+    shown = "standard input" if file == STANDARD_INPUT else file
+    before = len(table.rows) + len(table.problems)
+    seen: dict[str, None] = {}  # columns met in any record, in order of appearance
+    missed = True  # until one record has every wanted column
+    with open_bytes(file) as stream:
+        for record in READERS[format](stream, shown, names):
+            if not table.columns and not record.reason:
+                table.columns = list(record.values)
+            if missed and not record.reason:
+                seen.update(dict.fromkeys(record.values))
+                missed = any(column not in record.values for column in table.columns)
+                if missed and format != "jsonl":  # the other formats have the same columns in every row
+                    break
+            reason = record.reason or problem_of(record, table.columns)
+            if reason:
+                table.problems.append(Problem(shown, record.line, reason))
+            else:
+                table.rows.append({column: record.values[column] for column in table.columns})
+    if not seen and len(table.rows) + len(table.problems) == before:
+        raise QkvError(f"There are no rows in {shown}: it is empty or has nothing but a header line.")
+    absent = [column for column in table.columns if column not in seen]
+    if seen and absent:
+        hint = "; name the columns if it has no header line" if format in ("tsv", "csv") and names is None else ""
+        raise QkvError(f"{no_such_column(shown, absent[0], list(seen))}{hint}.")
+
+
+def problem_of(record: Record, columns: Sequence[str]) -> str:
+    """Why a record is no good row, or an empty string."""
+    for column in columns:
+        if column not in record.values or record.values[column] is None:
+            return f"the column {column!r} is missing"
+        value = record.values[column]
+        if not isinstance(value, str):
+            return f"the column {column!r} holds {str(value)[:SHOWN]} ({type(value).__name__}), not text"
+        if not value.strip():
+            return f"the column {column!r} is empty"
+        if not is_unicode(value):
+            return f"the column {column!r} holds half of a surrogate pair, which is no character"
+    return ""
+
+
+def no_such_column(where: str, name: str, columns: Sequence[str]) -> str:
+    """The sentence for a wrong column name: which columns there are, and the nearest."""
+    listed = ", ".join(column[:SHOWN] for column in columns)
+    return f"{where} has no column {name!r}{nearest(name, columns)}: its columns are {listed}"
+
+
+def nearest(name: str, among: Iterable[str]) -> str:
+    """` (did you mean 'x'?)` where something comes close, else nothing."""
+    original = {item.lower(): item for item in among}
+    close = difflib.get_close_matches(name.lower(), original, n=1)
+    return f" (did you mean {original[close[0]][:SHOWN]!r}?)" if close else ""
