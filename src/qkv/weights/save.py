@@ -1,0 +1,40 @@
+"""A model as a folder: `config.json` says what to build, `model.safetensors` holds its tensors under canonical names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from torch import Tensor, nn
+
+from qkv.errors import QkvError
+from qkv.files import WRITE_ERRORS, write_json, write_tensors
+from qkv.models.catalogue import config_of
+from qkv.models.sequence_to_sequence import SequenceToSequence
+
+CONFIG_FILE = "config.json"
+TENSOR_FILE = "model.safetensors"
+
+
+def tensors_of(model: nn.Module) -> dict[str, Tensor]:
+    """The model's tensors by name; one that several places share (tied embeddings) appears once, under its first name."""
+    state: dict[str, Tensor] = model.state_dict()
+    first_place: set[tuple[int, int]] = set()
+    named = {}
+    for name, tensor in state.items():
+        place = (tensor.data_ptr(), tensor.numel())
+        if place not in first_place:
+            first_place.add(place)
+            named[name] = tensor
+    return named
+
+
+def save_model(model: SequenceToSequence, folder: Path, tensors: Mapping[str, Tensor] | None = None) -> None:
+    """Write config and tensors (the model's own, or others of the same names, such as an average)."""
+    folder = Path(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_tensors(folder / TENSOR_FILE, tensors if tensors is not None else tensors_of(model))
+        write_json(folder / CONFIG_FILE, config_of(model))
+    except WRITE_ERRORS as error:
+        raise QkvError(f"Cannot write the model to {folder}: {error}; free some space or name another folder.") from error
