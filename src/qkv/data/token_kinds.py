@@ -12,6 +12,9 @@
 
 "The very text" is exact for every string, whatever its script, emoji, control characters or spaces. With `lowercase` it
 is the lower-cased text.
+
+Training is deterministic for all kinds but `wordpiece` and `unigram`, where the library breaks ties and sums
+likelihoods in an order that varies from run to run.
 """
 
 import json
@@ -23,8 +26,8 @@ from qkv.errors import QkvError
 
 SPECIALS = ["<pad>", "<s>", "</s>", "<unk>"]
 BYTES = 256
-# The byte-level kinds spell a byte as one visible character, by the library's and [radford2019]'s convention: those that
-# are visible as themselves, the others by the characters from 256 on.
+# The byte-level kinds spell a byte as one visible character, by the library's and [radford2019]'s convention: visible
+# ones as themselves, the others by the characters from 256 on.
 ITSELF = {ord(character) for character in pre_tokenizers.ByteLevel.alphabet() if ord(character) < BYTES}
 HIDDEN = sorted(set(range(BYTES)) - ITSELF)
 BYTE_SPELLINGS = [chr(byte) if byte in ITSELF else chr(BYTES + HIDDEN.index(byte)) for byte in range(BYTES)]
@@ -38,7 +41,7 @@ def train_words(texts: Sequence[str], vocabulary: int | None, lowercase: bool) -
 
 def train_symbols(texts: Sequence[str], vocabulary: int | None, lowercase: bool) -> Tokenizer:
     # A symbol spelled like a special token must not take its place in the vocabulary; in texts to come it is unknown.
-    ordinary = [" ".join(symbol for symbol in text.split() if symbol not in SPECIALS) for text in texts]
+    ordinary = [" ".join(symbol for symbol in text.split() if symbol.lower() not in SPECIALS) for text in texts]
     return train_whole(pre_tokenizers.WhitespaceSplit(), None, ordinary, vocabulary, lowercase)
 
 
@@ -83,8 +86,8 @@ def train_bpe(texts: Sequence[str], vocabulary: int | None, lowercase: bool) -> 
 def train_unigram(texts: Sequence[str], vocabulary: int | None, lowercase: bool) -> Tokenizer:
     """The most likely cut under a unigram language model of pieces [kudo2018 §3.2], over bytes so that none is unknown.
 
-    The library sums likelihoods in an order that varies, so two trainings may differ a little. Scores are rounded, since
-    it does not read back every float exactly as it wrote it and a saved tokenizer must cut as the trained one did.
+    Scores are rounded, since the library does not read back every float exactly as it wrote it, and a saved tokenizer
+    must cut as the trained one did.
     """
     tokenizer = byte_level(models.Unigram(), lowercase)
     trainer = trainers.UnigramTrainer(

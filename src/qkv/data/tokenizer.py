@@ -107,7 +107,7 @@ class TextTokenizer:
             ids.extend(encoding.ids for encoding in encodings)
         names = list(self._specials.values())
         for place, text in enumerate(texts):
-            if any(name in text for name in names):
+            if any(name in text or name in text.lower() for name in names):
                 # Where the name is a whole word of the text, the vocabulary knows it: not by this door.
                 ids[place] = [self.unknown if token in self._specials else token for token in ids[place]]
         return ids

@@ -1,0 +1,134 @@
+"""Which rows go together into a batch: rows of like length, so that little of a batch is padding.
+
+A plan sees lengths alone. A source row of s tokens needs a width of s; a target row of t tokens (from `<s>` to `</s>`)
+needs t, of which a model reads and predicts t - 1 at a time. Widths are therefore rounded as s and as t - 1.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from qkv.data.token_rows import Ints
+from qkv.errors import QkvError
+
+
+@dataclass(frozen=True)
+class PlannedBatch:
+    """Rows of one batch and the rectangle they are padded to.
+
+    `filler` rows are added where the shape is fixed and the real rows do not fill it: nothing is predicted in them.
+    """
+
+    rows: Ints
+    source_width: int
+    target_width: int
+    filler: int = 0
+
+    @property
+    def padded_tokens(self) -> int:
+        return (len(self.rows) + self.filler) * max(self.source_width, self.target_width)
+
+
+class Batching(Protocol):
+    """A way of grouping all rows of an epoch. The generator decides between rows that are as good as each other."""
+
+    def plan(self, source_lengths: Ints, target_lengths: Ints, generator: np.random.Generator) -> list[PlannedBatch]:
+        """Batches that together hold each row once, in no particular order."""
+
+
+@dataclass(frozen=True)
+class TokenBudget:
+    """As many rows as fit in `max_tokens`, padding counted [vaswani2017 §5.1]: rows * max(source, target) widths.
+
+    Widths are rounded up to a `multiple_of`, so that a GPU meets fewer shapes, and ones that suit it.
+    """
+
+    max_tokens: int
+    multiple_of: int = 1
+
+    def plan(self, source_lengths: Ints, target_lengths: Ints, generator: np.random.Generator) -> list[PlannedBatch]:
+        source = round_up(source_lengths, self.multiple_of)
+        target = round_up(target_lengths - 1, self.multiple_of) + 1
+        widths = np.maximum(source, target)
+        must_fit(int(widths.max()), self.max_tokens)
+        order = np.lexsort((generator.permutation(len(widths)), target, source, widths))
+        widths = widths[order]  # ascending, so the last row of a batch is its widest
+        batches = []
+        first = 0
+        while first < len(order):
+            candidates = widths[first : first + self.max_tokens // int(widths[first])]
+            count = int((np.arange(1, len(candidates) + 1) * candidates <= self.max_tokens).sum())
+            rows = order[first : first + count]
+            batches.append(PlannedBatch(rows, int(source[rows].max()), int(target[rows].max())))
+            first += count
+        return batches
+
+
+@dataclass(frozen=True)
+class FixedShapes:
+    """Batches of a handful of shapes alone, so that a compiled model is compiled a handful of times.
+
+    A width w makes batches of max_tokens // (w + 1) rows, sources [rows w] and targets [rows w + 1]. Rows left over when
+    a width's batches are full go on to the next width; the very last batch is completed with filler rows.
+    """
+
+    max_tokens: int
+    widths: tuple[int, ...]
+
+    def plan(self, source_lengths: Ints, target_lengths: Ints, generator: np.random.Generator) -> list[PlannedBatch]:
+        needed = np.maximum(source_lengths, target_lengths - 1)
+        widths = sorted(self.widths)
+        if needed.max() > widths[-1]:
+            raise QkvError(f"A row of {needed.max()} tokens fits in none of the batch widths {widths}.")
+        must_fit(widths[-1] + 1, self.max_tokens)
+        place = np.searchsorted(widths, needed)
+        batches = []
+        rest = np.empty(0, np.int64)
+        for bucket, width in enumerate(widths):
+            rows = generator.permutation(np.concatenate([rest, np.flatnonzero(place == bucket)]))
+            height = self.max_tokens // (width + 1)
+            full = len(rows) // height * height
+            batches += [PlannedBatch(rows[i : i + height], width, width + 1) for i in range(0, full, height)]
+            rest = rows[full:]
+        if len(rest):
+            batches.append(PlannedBatch(rest, width, width + 1, filler=height - len(rest)))
+        return batches
+
+
+def choose_widths(source_lengths: Ints, target_lengths: Ints, count: int, multiple_of: int = 8) -> tuple[int, ...]:
+    """The at most `count` widths under which these rows need the fewest padded tokens (by dynamic programming)."""
+    needed = round_up(np.maximum(source_lengths, target_lengths - 1), multiple_of)
+    values, rows = np.unique(needed, return_counts=True)  # candidate widths, and how many rows need each
+    up_to = np.concatenate([[0], np.cumsum(rows)])
+    cost = np.full((count + 1, len(values) + 1), np.inf)  # [k i]: the first i candidates' rows within k widths
+    cost[:, 0] = 0
+    before = np.zeros((count + 1, len(values) + 1), np.int64)
+    for k in range(1, count + 1):
+        for i in range(1, len(values) + 1):
+            options = cost[k - 1, :i] + (up_to[i] - up_to[:i]) * values[i - 1]
+            before[k, i] = options.argmin()
+            cost[k, i] = options.min()
+    widths: list[int] = []
+    k, i = count, len(values)
+    while i > 0:
+        widths.insert(0, int(values[i - 1]))
+        k, i = k - 1, int(before[k, i])
+    return tuple(widths)
+
+
+def padded_share(batches: Sequence[PlannedBatch], source_lengths: Ints, target_lengths: Ints) -> float:
+    """The share of all positions, sources and targets together, that is padding."""
+    real = sum(int(source_lengths[batch.rows].sum() + target_lengths[batch.rows].sum()) for batch in batches)
+    positions = sum((len(batch.rows) + batch.filler) * (batch.source_width + batch.target_width) for batch in batches)
+    return 1 - real / positions
+
+
+def round_up(lengths: Ints, multiple: int) -> Ints:
+    return -(-lengths // multiple) * multiple
+
+
+def must_fit(width: int, max_tokens: int) -> None:
+    if width > max_tokens:
+        raise QkvError(f"A row {width} tokens wide does not fit in batches of {max_tokens}: allow more tokens a batch.")
