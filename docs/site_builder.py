@@ -90,7 +90,7 @@ def inline(text: str) -> str:
 
 
 def as_restructured_text(docstring: list[str]) -> list[str]:
-    """A docstring's lines as reStructuredText: paragraphs and lists flow, indented or tabular blocks stay as they stand."""
+    """A docstring's lines as reStructuredText: text flows, indented or tabular blocks stay as they stand."""
     result: list[str] = []
     block: list[str] = []
     kind = ""
