@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from qkv.errors import QkvError
-from qkv.models import marian, transformer
+from qkv.models import marian, rnn, transformer
 from qkv.models.sequence_to_sequence import SequenceToSequence
 
 
@@ -61,6 +61,7 @@ _FAMILIES = [
         transformer.SIZES,
     ),
     Family("marian", "the Transformer as published for translation", marian.MarianSizes, marian.marian, marian.SIZES),
+    Family("rnn", "its predecessor: recurrent networks with additive attention", rnn.RNNSizes, rnn.rnn, rnn.SIZES),
 ]
 FAMILIES = {family.name: family for family in _FAMILIES}
 
