@@ -43,15 +43,17 @@ class Context:
     cache: Cache | None = None
     bias: Tensor | None = None  # [1 h q k], owned by the stack and added to every score
     ledger: Ledger | None = None
-    masks: dict[tuple[Rule, int, int, int], Mask] = field(default_factory=dict)  # one table serves all layers
+    masks: list[Mask] = field(default_factory=list)  # made so far: one table serves all layers
 
     def mask(self, rule: Rule, query: Tokens, key: Tokens, device: torch.device) -> Mask:
         """The mask of `rule`, narrowed by this pass, between these tokens; made once and shared by all layers."""
         narrowed = rule & self.visibility
-        name = (narrowed, id(query.documents), id(key.documents), query.size * 2**32 + key.size)
-        if name not in self.masks:
-            self.masks[name] = Mask(narrowed, query, key, device)
-        return self.masks[name]
+        for mask in self.masks:
+            if mask.query is query and mask.key is key and mask.rule == narrowed:
+                return mask
+        mask = Mask(narrowed, query, key, device)
+        self.masks.append(mask)
+        return mask
 
     def position_ids(self, device: torch.device) -> Tensor:
         """The stream's positions. [b s] or [s]"""

@@ -10,7 +10,6 @@ Shapes: b rows, q queries, k keys.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Literal
 
 import torch
@@ -195,6 +194,9 @@ class Mask:
 
     def __init__(self, rule: Rule, query: Tokens, key: Tokens, device: torch.device | str) -> None:
         self.rule, self.query, self.key, self.device = rule, query, key, device
+        self._dense: Tensor | None = None  # tables made so far, shared by all layers
+        self._sees_something: Tensor | None = None
+        self._without_empty_rows: Tensor | None = None
 
     @property
     def flag(self) -> Literal["all", "causal"] | None:
@@ -211,19 +213,29 @@ class Mask:
                 return "causal"
         return None
 
-    @cached_property
+    @property
     def dense(self) -> Tensor:
         """The whole table as booleans. [b 1 q k], b and q being 1 where all rows or queries agree."""
-        query, key = _sight(self.query, self.device, dim=2), _sight(self.key, self.device, dim=1)
-        if not self.rule.reads_query:
-            query = Sight(query.index[:, :1], None)
-        table = self.rule.sees(query, key)
-        return table[:, None]
+        if self._dense is None:
+            query, key = _sight(self.query, self.device, dim=2), _sight(self.key, self.device, dim=1)
+            if not self.rule.reads_query:
+                query = Sight(query.index[:, :1], None)
+            self._dense = self.rule.sees(query, key)[:, None]
+        return self._dense
 
-    @cached_property
+    @property
     def sees_something(self) -> Tensor:
         """Queries that see at least one key; the others get zeros. [b 1 q 1]"""
-        return self.dense.any(-1, keepdim=True)
+        if self._sees_something is None:
+            self._sees_something = self.dense.any(-1, keepdim=True)
+        return self._sees_something
+
+    @property
+    def without_empty_rows(self) -> Tensor:
+        """The table with every key shown to a query that sees none, so that its softmax exists (and is then made zero)."""
+        if self._without_empty_rows is None:
+            self._without_empty_rows = self.dense | ~self.sees_something
+        return self._without_empty_rows
 
 
 def _sight(tokens: Tokens, device: torch.device | str, dim: int) -> Sight:

@@ -40,9 +40,8 @@ def exact(
     if mask is None:
         weights = torch.softmax(scores.float(), -1)
     else:
-        # A row without a visible key has no softmax: let it see everything, then make its weights zero.
-        visible = mask.dense | ~mask.sees_something
-        weights = torch.softmax(scores.float().masked_fill(~visible, -torch.inf), -1) * mask.sees_something
+        hidden = ~mask.without_empty_rows  # a row without a visible key has no softmax: its weights are made zero
+        weights = torch.softmax(scores.float().masked_fill(hidden, -torch.inf), -1) * mask.sees_something
     weights = weights.to(v.dtype)
     if record is not None:
         record(weights)

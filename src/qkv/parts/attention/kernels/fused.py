@@ -35,8 +35,7 @@ def fused(
         table = bias
     else:
         assert mask is not None
-        # As in `exact`: rows that see nothing may see everything here, and their output is made zero below.
-        table = mask.dense | ~mask.sees_something
+        table = mask.without_empty_rows  # as in `exact`, the output of empty rows is made zero below
         if bias is not None:
             table = bias.masked_fill(~table, -float("inf"))
     if table is not None and table.is_floating_point():
