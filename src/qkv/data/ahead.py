@@ -1,11 +1,9 @@
-"""Work done ahead of time in a background thread, so that the consumer need not wait for it.
-
-The threads are daemons: an interrupted program does not wait for them.
-"""
+"""Work done ahead of time in a background thread, so that the consumer need not wait for it."""
 
 import queue
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from multiprocessing.pool import ThreadPool
 from typing import Generic, TypeVar
 
 Item = TypeVar("Item")
@@ -15,23 +13,12 @@ class Ahead(Generic[Item]):
     """A value being computed in the background; `result()` waits for it, and raises what its computation raised."""
 
     def __init__(self, compute: Callable[[], Item]):
-        self._compute = compute
-        self._outcome: list[Item] = []
-        self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        try:
-            self._outcome.append(self._compute())
-        except BaseException as error:  # handed to the consumer's thread, whatever it is
-            self._error = error
+        pool = ThreadPool(1)  # its thread is a daemon: an interrupted program does not wait for it
+        self._outcome = pool.apply_async(compute)
+        pool.close()
 
     def result(self) -> Item:
-        self._thread.join()
-        if self._error is not None:
-            raise self._error
-        return self._outcome[0]
+        return self._outcome.get()
 
 
 def prefetched(items: Iterable[Item], depth: int) -> Iterator[Item]:

@@ -70,7 +70,7 @@ class TokenBudget:
 class FixedShapes:
     """Batches of a handful of shapes alone, so that a compiled model is compiled a handful of times.
 
-    A width w makes batches of max_tokens // (w + 1) rows, sources [rows w] and targets [rows w + 1]. Rows left over when
+    A width w makes batches of max_tokens // (w + 1) rows: sources [rows w], targets [rows w + 1]. Rows left over when
     a width's batches are full go on to the next width; the very last batch is completed with filler rows.
     """
 

@@ -81,8 +81,9 @@ def data_files(path: str, format: str | None) -> Iterator[str]:
             raise QkvError(f"Standard input has no file name to tell its format: name one of {', '.join(READERS)}.")
         yield path
     elif Path(path).is_dir():
+        wanted = set(READERS) if format is None else {format}
         files = [str(file) for file in sorted(Path(path).iterdir()) if file.is_file() and file.name[0] != "."]
-        files = [file for file in files if format_of(file) == format or (format is None and format_of(file))]
+        files = [file for file in files if format_of(file) in wanted]
         if not files:
             raise QkvError(f"The folder {path} holds no data file: it needs files named *{', *'.join(SUFFIXES)}.")
         yield from files

@@ -71,10 +71,8 @@ class TextTokenizer:
             raise QkvError(f"{file} is not a tokenizer file: it is not text.") from error
         except OSError as error:
             raise QkvError(f"The tokenizer file {file} cannot be read: {error.strerror}.") from error
-        try:
+        with _LibraryErrors(f"{file} is not a whole tokenizer file"):
             tokenizer = Tokenizer.from_str(content)
-        except Exception as error:  # the library raises nothing more particular
-            raise QkvError(f"{file} is not a whole tokenizer file: {error}.") from error
         try:
             return cls(tokenizer)
         except QkvError as error:
@@ -101,9 +99,7 @@ class TextTokenizer:
             try:
                 encodings = tokenizer.encode_batch_fast(some, add_special_tokens=False)
             except TypeError as error:
-                raise QkvError(
-                    f"Only text can be encoded, and {first_not_text(some)!r} is not (valid) text."
-                ) from error
+                raise QkvError(f"Only text can be encoded, and {first_not_text(some)!r} is no valid text.") from error
             ids.extend(encoding.ids for encoding in encodings)
         names = list(self._specials.values())
         for place, text in enumerate(texts):
@@ -151,6 +147,24 @@ class TextTokenizer:
             if not 0 <= token < self.size:
                 raise QkvError(f"The id {token} is not in this tokenizer's vocabulary of {self.size} tokens.")
         return ids
+
+
+class _LibraryErrors:
+    """Turns what the tokenizers library raises into a `QkvError`.
+
+    For a file that it cannot read the library raises a bare `Exception`. Only that very type is turned, so that errors
+    with a type of their own, which are bugs or interruptions, still show as what they are.
+    """
+
+    def __init__(self, what: str):
+        self.what = what
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if kind is Exception:
+            raise QkvError(f"{self.what}: {error}.") from error
 
 
 def first_not_text(values: Sequence[object]) -> object:

@@ -1,0 +1,49 @@
+"""Work in the background: same items, same errors, and nothing left running."""
+
+import threading
+
+import pytest
+
+from qkv.data.ahead import Ahead, prefetched
+
+
+def test_result_and_error():
+    assert Ahead(lambda: 6 * 7).result() == 42
+    with pytest.raises(ZeroDivisionError):
+        Ahead(lambda: 1 / 0).result()
+
+
+@pytest.mark.parametrize("depth", [1, 3, 100])
+def test_items_come_in_order(depth):
+    assert list(prefetched(range(50), depth)) == list(range(50))
+    assert list(prefetched([], depth)) == []
+
+
+def test_an_error_comes_after_the_items_before_it():
+    def failing():
+        yield from (1, 2)
+        raise ValueError("broken")
+
+    items = prefetched(failing(), 1)
+    assert [next(items), next(items)] == [1, 2]
+    with pytest.raises(ValueError, match="broken"):
+        next(items)
+
+
+def test_an_abandoned_consumer_stops_the_producer():
+    stopped = threading.Event()
+    made = []
+
+    def endless():
+        try:
+            while True:
+                made.append(len(made))
+                yield made[-1]
+        finally:
+            stopped.set()
+
+    items = prefetched(endless(), 2)
+    assert next(items) == 0
+    items.close()
+    assert stopped.wait(timeout=30)
+    assert len(made) < 10

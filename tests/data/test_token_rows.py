@@ -1,0 +1,32 @@
+"""Flat rows give back what was put in, and padded rectangles are right in every cell."""
+
+import numpy as np
+import pytest
+
+from qkv.data.token_rows import TokenRows
+
+ROWS = [[5, 6, 7], [], [8], [9, 10, 11, 12, 13]]
+
+
+def test_rows_come_back():
+    rows = TokenRows.from_lists(iter(ROWS), pad=0)
+    assert len(rows) == 4
+    assert [rows[i] for i in range(4)] == ROWS
+    assert rows[-1] == ROWS[-1]
+    assert rows.lengths.tolist() == [3, 0, 1, 5]
+    assert rows.ids.dtype == np.int32
+    with pytest.raises(IndexError):
+        rows[4]
+
+
+def test_padded_rectangle():
+    rows = TokenRows.from_lists(ROWS, pad=99)
+    chosen = np.array([3, 0, 1, 3])
+    padded = rows.padded(chosen, np.array([5, 3, 0, 2]), width=6)
+    assert padded.dtype == np.int64
+    assert padded.tolist() == [
+        [9, 10, 11, 12, 13, 99],
+        [5, 6, 7, 99, 99, 99],
+        [99] * 6,
+        [9, 10, 99, 99, 99, 99],
+    ]
