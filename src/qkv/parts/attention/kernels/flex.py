@@ -29,7 +29,11 @@ def flex(
     if record is not None:
         raise QkvError("The flex kernel never forms attention weights: record them with the exact kernel.")
     if dropout:
-        raise QkvError("The flex kernel has no dropout on attention weights: set it to 0 or use the exact or fused kernel.")
+        raise QkvError(
+            "The flex kernel has no dropout on attention weights: set it to 0 or use the exact or fused kernel."
+        )
+    if not q.is_cuda and any(tensor is not None and tensor.requires_grad for tensor in (q, k, v, bias)):
+        raise QkvError("The flex kernel has gradients on a GPU only: train with the exact or fused kernel here.")
 
     def add_bias(score: Tensor, row: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         assert bias is not None
@@ -80,7 +84,7 @@ def _compiled() -> Callable[..., Tensor]:
 
 
 def _plain(*tensors: Tensor, **options: object) -> Tensor:
-    """On a CPU the same code runs uncompiled: slow and dense, but with gradients and the same meaning."""
+    """On a CPU the same code runs uncompiled: slow, dense and without gradients, but with the same meaning."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*flex_attention called without torch.compile.*")
         return flex_attention(*tensors, **options)  # type: ignore[arg-type, return-value]

@@ -1,0 +1,87 @@
+"""The block-sparse kernel against the specification, uncompiled and without gradients, as it runs on a CPU.
+
+The compiled kernel and its gradients: `test_on_gpu.py`.
+"""
+
+import pytest
+import torch
+
+from qkv.errors import QkvError
+from qkv.parts.attention.kernels.exact import exact
+from qkv.parts.attention.kernels.flex import block_mask, flex
+from qkv.parts.attention.visibility import Causal, Mask, Tokens, Window
+from tests.parts.attention.cases import SITUATIONS, mask
+from tests.parts.attention.kernels.compare import assert_same, inputs, output
+
+TIGHT = {"atol": 2e-6, "rtol": 1e-5}
+
+
+@pytest.mark.parametrize(("size", "bias"), [(1, False), (9, True), (130, False)])  # 130: two blocks, one nearly empty
+@pytest.mark.parametrize("name", SITUATIONS)
+def test_flex_is_exact(name: str, size: int, bias: bool) -> None:
+    given, m = inputs(size, size, bias=bias), mask(SITUATIONS[name], size)
+    assert_same(output(flex, given, m), output(exact, given, m), **TIGHT)
+
+
+@pytest.mark.parametrize(("key_value_heads", "bias"), [(1, False), (2, True), (4, False)])
+@pytest.mark.parametrize("name", ["everything", "causal, padded left", "packed"])
+def test_flex_is_exact_with_shared_keys_and_wider_values(name: str, bias: bool, key_value_heads: int) -> None:
+    given = inputs(33, 33, key_value_heads=key_value_heads, value_width=12, bias=bias)
+    m = mask(SITUATIONS[name], 33)
+    assert_same(output(flex, given, m, scale=0.2), output(exact, given, m, scale=0.2), **TIGHT)
+
+
+@pytest.mark.parametrize(("queries", "start", "keys"), [(1, 8, 9), (3, 6, 9), (9, 0, 4), (2, 3, 9)])
+@pytest.mark.parametrize("name", ["causal", "window", "all but the near past"])
+def test_flex_is_exact_when_queries_and_keys_differ_in_number(name: str, queries: int, start: int, keys: int) -> None:
+    m = Mask(SITUATIONS[name].rule, Tokens(queries, start), Tokens(keys), "cpu")
+    given = inputs(queries, keys)
+    assert_same(output(flex, given, m), output(exact, given, m), **TIGHT)
+
+
+def test_flex_is_exact_to_the_precision_of_bfloat16() -> None:
+    given, m = inputs(65, 65, bias=True, dtype=torch.bfloat16), mask(SITUATIONS["packed, causal window"], 65)
+    assert_same(output(flex, given, m), output(exact, given, m), atol=0.03, rtol=0.03)
+
+
+@pytest.mark.parametrize("name", ["causal, padded left", "all but the near past", "packed", "nothing"])
+def test_a_query_that_sees_no_key_gets_exact_zeros(name: str) -> None:
+    m = mask(SITUATIONS[name], 9)
+    hidden = ~m.dense.any(-1).expand(3, 1, 9)[:, 0]
+    found = output(flex, inputs(9, 9, bias=True), m)
+    assert hidden.any()
+    assert (found["o"].transpose(1, 2)[hidden] == 0).all()
+    assert found["o"].isfinite().all()
+
+
+def test_blocks_that_no_query_sees_are_skipped() -> None:
+    """1024 slots are 8 blocks of 128; a causal window of 100 reaches into the own block and the one before it."""
+    m = Mask(Causal() & Window(100), Tokens(1024), Tokens(1024), "cpu")
+    blocks = block_mask(m).to_dense()[0, 0]  # [8 8]
+    expected = torch.eye(8) + torch.diag(torch.ones(7), -1)
+    assert torch.equal(blocks.float(), expected)
+
+
+def test_a_map_is_made_once_for_equal_rules_and_sizes() -> None:
+    def made(rule: Window, size: int, start: int = 0) -> object:
+        return block_mask(Mask(rule, Tokens(size, start), Tokens(size), "cpu"))
+
+    assert made(Window(5), 200) is made(Window(5), 200)
+    assert made(Window(5), 200) is not made(Window(6), 200)
+    assert made(Window(5), 200) is not made(Window(5), 200, start=1)
+
+
+def test_it_cannot_record_or_drop_and_says_so() -> None:
+    given = inputs(2, 2)
+    with pytest.raises(QkvError, match="exact kernel"):
+        flex(given.q, given.k, given.v, record=lambda weights: None)
+    with pytest.raises(QkvError, match="dropout"):
+        flex(given.q, given.k, given.v, dropout=0.1)
+
+
+@pytest.mark.parametrize("name", ["q", "k", "v", "bias"])
+def test_it_has_no_gradients_on_a_cpu_and_says_so(name: str) -> None:
+    given = inputs(2, 2, bias=True)
+    getattr(given, name).requires_grad_()
+    with pytest.raises(QkvError, match="gradients on a GPU only"):
+        flex(given.q, given.k, given.v, None, given.bias)
