@@ -1,0 +1,156 @@
+"""Figures of training, read back from the device without making it wait."""
+
+import math
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from qkv.train.step import Update
+
+
+class Stopwatch:
+    """Seconds spent training, over all sessions of a run; evaluation and saving happen while it is paused."""
+
+    def __init__(self, device: torch.device, seconds: float = 0.0, paused_seconds: float = 0.0) -> None:
+        self.paused_seconds = paused_seconds
+        self._device = device
+        self._spent = seconds
+        self._since: float | None = time.perf_counter()  # None while paused
+
+    @property
+    def seconds(self) -> float:
+        return self._spent + (0.0 if self._since is None else time.perf_counter() - self._since)
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)  # steps still queued are training time, not evaluation time
+        self._spent, self._since = self.seconds, None
+        stopped = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._since = time.perf_counter()
+            self.paused_seconds += self._since - stopped
+
+
+@dataclass
+class _Pending:
+    """A closed window whose numbers are on their way to the host."""
+
+    record: dict[str, Any]
+    counts: list[int]
+    numbers: Tensor  # [2 n] summed losses, gradient norms
+    arrived: torch.cuda.Event | None
+
+
+class Meter:
+    """Collects updates into windows of `log_every` steps and makes one record of each."""
+
+    def __init__(self, device: torch.device, stopwatch: Stopwatch) -> None:
+        self.device = device
+        self.stopwatch = stopwatch
+        self.skipped = 0  # updates of the run that were not applied
+        self.skipped_in_a_row = 0
+        self.longest_skip = 0  # the most that were skipped in a row
+        self._losses: list[Tensor] = []
+        self._norms: list[Tensor] = []
+        self._counts: list[int] = []
+        self._pending: _Pending | None = None
+        self._last_seconds = stopwatch.seconds
+
+    def add(self, update: Update) -> None:
+        self._losses.append(update.total)
+        self._norms.append(update.norm)
+        self._counts.append(update.count)
+
+    def close_window(self, record: dict[str, Any]) -> list[dict[str, Any]]:
+        """Start reading the window back; returns the record of the window before, which has long arrived.
+
+        Waiting for that one also keeps the host from running more than two windows ahead of the device, which would
+        make its clock meaningless.
+        """
+        ready = self.collect()
+        if not self._counts:
+            return ready
+        numbers = torch.stack([torch.stack(self._losses), torch.stack(self._norms)])  # [2 n]
+        arrived = None
+        if numbers.is_cuda:
+            host = torch.empty(numbers.shape, dtype=numbers.dtype, pin_memory=True)
+            numbers = host.copy_(numbers, non_blocking=True)
+            arrived = torch.cuda.Event()
+            arrived.record(torch.cuda.current_stream(self.device))
+        self._pending = _Pending(record, self._counts, numbers, arrived)
+        self._losses, self._norms, self._counts = [], [], []
+        return ready if arrived is not None else [*ready, *self.collect()]
+
+    def poll(self) -> list[dict[str, Any]]:
+        """The closed window's record if its numbers have arrived."""
+        if self._pending is None or (self._pending.arrived is not None and not self._pending.arrived.query()):
+            return []
+        return self.collect()
+
+    def collect(self) -> list[dict[str, Any]]:
+        """The closed window's record, waiting for it if need be."""
+        if self._pending is None:
+            return []
+        pending, self._pending = self._pending, None
+        if pending.arrived is not None:
+            pending.arrived.synchronize()
+        losses, norms = pending.numbers.tolist()
+        finite = [math.isfinite(norm) for norm in norms]
+        for fine in finite:
+            self.skipped += not fine
+            self.skipped_in_a_row = 0 if fine else self.skipped_in_a_row + 1
+            self.longest_skip = max(self.longest_skip, self.skipped_in_a_row)
+        tokens = sum(count for count, fine in zip(pending.counts, finite, strict=True) if fine)
+        seconds = self.stopwatch.seconds
+        elapsed, self._last_seconds = seconds - self._last_seconds, seconds
+        record = {
+            **pending.record,
+            "seconds": round(seconds, 3),
+            "loss": sum(loss for loss, fine in zip(losses, finite, strict=True) if fine) / tokens if tokens else None,
+            "gradient_norm": norms[-1] if finite[-1] else None,
+            "tokens_per_second": round(sum(pending.counts) / elapsed, 1) if elapsed > 0 else None,
+            "skipped": self.skipped,
+            "peak_memory": peak_memory(self.device),
+        }
+        return [record]
+
+    def state_dict(self) -> dict[str, Any]:
+        """With the steps of the window still open, so that a resumed run writes the very record it would have."""
+        assert self._pending is None, "collect() first"
+        return {
+            "skipped": self.skipped,
+            "skipped_in_a_row": self.skipped_in_a_row,
+            "seconds": self.stopwatch.seconds - self._last_seconds,
+            "counts": self._counts,
+            # As text: JSON has no way to write a NaN.
+            "losses": [repr(loss.item()) for loss in self._losses],
+            "norms": [repr(norm.item()) for norm in self._norms],
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.skipped, self.skipped_in_a_row = state["skipped"], state["skipped_in_a_row"]
+        self._last_seconds = self.stopwatch.seconds - state["seconds"]
+        self._counts = list(state["counts"])
+        self._losses = [torch.tensor(float(loss), device=self.device) for loss in state["losses"]]
+        self._norms = [torch.tensor(float(norm), device=self.device) for norm in state["norms"]]
+
+
+def peak_memory(device: torch.device) -> int | None:
+    """Bytes: the most that torch held on a GPU, or the most that this process held in all (None where unknown)."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    if sys.platform == "win32":
+        return None
+    import resource  # not on Windows
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else 1024 * peak

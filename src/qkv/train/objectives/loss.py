@@ -1,0 +1,27 @@
+"""What every objective gives to the training loop, and what it gets from the data."""
+
+from dataclasses import dataclass
+from typing import Any, Protocol, Self
+
+import torch
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Loss:
+    """A sum and the number of things summed, kept apart so that batches of unequal size average correctly."""
+
+    total: Tensor  # [] float32: the sum over all counted tokens
+    count: int  # a number the host already knows, so that reading it never waits for the device
+
+
+class Batch(Protocol):
+    """A dataclass of tensors that can be moved to a device; only the objective looks inside."""
+
+    def to(self, device: torch.device) -> Self: ...
+
+
+class Objective(Protocol):
+    """Maps a model and a batch to the loss that the loop makes small."""
+
+    def __call__(self, model: nn.Module, batch: Any) -> Loss: ...

@@ -1,0 +1,86 @@
+"""Optimizers: Adam as published, and AdamW with a clear rule for which parameters decay."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from qkv.errors import QkvError
+from qkv.parts.embed import TokenEmbedding
+from qkv.parts.position import Learned, Learned2D, RelativeBuckets
+
+# Devices whose kernel updates all parameters in one launch, and can skip an update without asking the host.
+FUSED_DEVICES = {"cpu", "cuda", "mps", "xpu"}
+
+# Modules whose weight is a table looked up by index.
+TABLES = (nn.Embedding, TokenEmbedding, Learned, Learned2D, RelativeBuckets)
+
+# Says whether a parameter decays, given the module that owns it, its name there, and itself.
+DecayRule = Callable[[nn.Module, str, nn.Parameter], bool]
+
+
+def decay_matrices(module: nn.Module, name: str, parameter: nn.Parameter) -> bool:
+    """The usual rule: matrices decay; biases, norms' gains and embedding tables do not.
+
+    A gain or a bias sets a scale that decay would only fight. A row of a table is touched only when its token appears,
+    so decay would shrink rare tokens. A table shared with the output projection counts as a table.
+    """
+    return parameter.ndim >= 2 and not isinstance(module, TABLES)
+
+
+def decay_everything(module: nn.Module, name: str, parameter: nn.Parameter) -> bool:
+    """No exceptions, as AdamW was first published."""
+    return True
+
+
+def adam(
+    model: nn.Module,
+    *,
+    learning_rate: float = 1e-3,
+    betas: tuple[float, float] = (0.9, 0.999),
+    epsilon: float = 1e-8,
+) -> torch.optim.Adam:
+    """Adam with its paper's defaults [kingma2015 alg.1]; the Transformer set betas .9, .98 and 1e-9 [vaswani2017 §5.3]."""
+    parameters = [parameter for _, parameter in _trainable(model)]
+    return torch.optim.Adam(parameters, lr=learning_rate, betas=betas, eps=epsilon, fused=_can_fuse(model))
+
+
+def adamw(
+    model: nn.Module,
+    *,
+    learning_rate: float = 1e-3,
+    weight_decay: float = 0.01,
+    betas: tuple[float, float] = (0.9, 0.999),
+    epsilon: float = 1e-8,
+    decays: DecayRule = decay_matrices,
+) -> torch.optim.AdamW:
+    """Adam with decay taken from the weights and not from the gradient [loshchilov2019 alg.2]."""
+    groups = decay_groups(model, weight_decay, decays)
+    return torch.optim.AdamW(groups, lr=learning_rate, betas=betas, eps=epsilon, fused=_can_fuse(model))
+
+
+def decay_groups(model: nn.Module, weight_decay: float, decays: DecayRule = decay_matrices) -> list[dict[str, Any]]:
+    """Two parameter groups, what decays and what does not; an empty one is left out."""
+    owners = dict(model.named_modules())
+    decaying: list[nn.Parameter] = []
+    resting: list[nn.Parameter] = []
+    for name, parameter in _trainable(model):
+        owner, _, own_name = name.rpartition(".")
+        (decaying if decays(owners[owner], own_name, parameter) else resting).append(parameter)
+    groups = [{"params": decaying, "weight_decay": weight_decay}, {"params": resting, "weight_decay": 0.0}]
+    return [group for group in groups if group["params"]]
+
+
+def _trainable(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
+    """Each parameter once, under its first name, however many modules share it."""
+    named = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
+    if not named:
+        raise QkvError("The model has no trainable parameter, so there is nothing to optimise.")
+    return named
+
+
+def _can_fuse(model: nn.Module) -> bool:
+    return all(
+        parameter.device.type in FUSED_DEVICES and parameter.is_floating_point() for parameter in model.parameters()
+    )

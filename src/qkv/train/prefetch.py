@@ -1,0 +1,79 @@
+"""Batches that are already on their way to the device when the step that needs them begins."""
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from qkv.errors import QkvError
+from qkv.train.objectives.loss import Batch
+
+
+class Batches(Protocol):
+    """An endless or an epoch-long stream that knows its place.
+
+    Iterating goes on from the current position; when it ends, iterating again begins the next epoch. `state_dict`,
+    asked after a batch was handed out, is a JSON value naming the place behind that batch. Shuffling must draw from a
+    generator of its own: one batch is fetched ahead, and the global generators belong to the model.
+    """
+
+    def __iter__(self) -> Iterator[Any]: ...
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+
+class Prefetch:
+    """Holds one batch ahead; `position` is the place behind the last batch taken, not behind the one held."""
+
+    def __init__(self, batches: Batches, device: torch.device) -> None:
+        self.batches = batches
+        self.device = device
+        self.position = batches.state_dict()
+        self._iterator = iter(batches)
+        self._held: Batch | None = None
+        self._position_of_held = self.position
+        # Copies run on their own stream: on the model's they would queue behind the step in flight.
+        self._copies = torch.cuda.Stream(device) if device.type == "cuda" else None
+
+    def take(self) -> Batch:
+        """The next batch, on the device."""
+        self.fetch()
+        batch, self._held = self._held, None
+        assert batch is not None
+        self.position = self._position_of_held
+        if self._copies is not None:
+            current = torch.cuda.current_stream(self.device)
+            current.wait_stream(self._copies)
+            for tensor in _tensors(batch):
+                tensor.record_stream(current)  # its memory may be reused only after the step that reads it
+        return batch
+
+    def fetch(self) -> None:
+        """Build the next batch and start its copy; called when a step was launched, while the device is at work."""
+        if self._held is not None:
+            return
+        batch = next(self._iterator, None)
+        if batch is None:
+            # The first may be the end of an epoch that a resumed run stood at; a second has nothing to give.
+            for _ in range(2):
+                self._iterator = iter(self.batches)
+                batch = next(self._iterator, None)
+                if batch is not None:
+                    break
+            else:
+                raise QkvError("There is no batch to train on; the training data must hold at least one example.")
+        self._position_of_held = self.batches.state_dict()
+        if self._copies is None:
+            self._held = batch.to(self.device)
+        else:
+            with torch.cuda.stream(self._copies):
+                self._held = batch.to(self.device)
+
+
+def _tensors(batch: Any) -> list[Tensor]:
+    values = [getattr(batch, field.name) for field in dataclasses.fields(batch)]
+    return [value for value in values if isinstance(value, Tensor)]

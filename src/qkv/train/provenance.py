@@ -1,0 +1,69 @@
+"""Where a result came from: versions, hardware, the state of the source, the command."""
+
+import platform
+import subprocess
+import sys
+from dataclasses import asdict, is_dataclass
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+PACKAGES = ("qkv", "torch", "numpy", "safetensors", "tokenizers", "sacrebleu")
+
+
+def provenance(device: torch.device) -> dict[str, Any]:
+    """What someone would need to know to repeat this session."""
+    return {
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "command": sys.argv,
+        "versions": {"python": platform.python_version(), **_versions()},
+        "hardware": {
+            "system": platform.platform(),
+            "threads": torch.get_num_threads(),
+            "device": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine(),
+        },
+        "git_commit": git_commit(Path(__file__).parent),
+    }
+
+
+def git_commit(folder: Path) -> str | None:
+    """The commit checked out in `folder`, with a plus sign if files were changed since; None outside a repository."""
+    command = ["git", "-C", str(folder), "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty=+"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()
+
+
+def describe(part: Any) -> Any:
+    """A part as JSON, well enough to notice that a run is resumed with another one."""
+    if isinstance(part, torch.optim.Optimizer):
+        groups = [
+            {**{key: _plain(value) for key, value in group.items() if key not in ("params", "lr", "fused", "foreach")},
+             "initial_lr": group.get("initial_lr", group["lr"]), "parameters": len(group["params"])}
+            for group in part.param_groups
+        ]  # fmt: skip
+        return {"name": type(part).__name__, "groups": groups}
+    if is_dataclass(part) and not isinstance(part, type):
+        return {"name": type(part).__name__, **{key: _plain(value) for key, value in asdict(part).items()}}
+    return {"name": getattr(part, "__qualname__", type(part).__qualname__)}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple | list):
+        return [_plain(item) for item in value]
+    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found

@@ -1,0 +1,82 @@
+"""What a person sees while training: one living line in a terminal, plain lines in a file or a pipe."""
+
+import math
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Self
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+
+
+class Reporter:
+    """Writes to standard error, so that standard output stays free for results."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        self.console = console or Console(stderr=True)
+        self._bar = Progress(
+            BarColumn(bar_width=20),
+            TaskProgressColumn(),
+            TextColumn("{task.description}", markup=False),
+            console=self.console,
+            transient=True,
+            disable=not self.console.is_terminal,
+        )
+        self._task = self._bar.add_task("preparing the first step", total=1.0)
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, _: TracebackType | None) -> None:
+        self._bar.stop()
+
+    def train(self, record: Mapping[str, Any], progress: float) -> None:
+        """Loss, speed, learning rate and time left, after a window of steps."""
+        left = record["seconds"] * (1 - progress) / progress if progress > 0 else None
+        line = "  ".join(
+            [
+                f"step {record['step']:,}",
+                f"loss {figure(record['loss'])}",
+                f"{short(record['tokens_per_second'])} tokens/s",
+                f"rate {record['learning_rate']:.2e}",
+                f"{duration(left)} left",
+            ]
+        )
+        if record["skipped"]:
+            line += f"  {record['skipped']} skipped"
+        if self.console.is_terminal:
+            self._bar.update(self._task, completed=progress, description=line)
+        else:
+            self.say(line)
+
+    def evaluation(self, step: int, figures: Mapping[str, float], improved: bool) -> None:
+        parts = "  ".join(f"{name} {figure(value)}" for name, value in figures.items())
+        self.say(f"step {step:,}  validation: {parts}{'  (best so far)' if improved else ''}")
+
+    def say(self, text: str) -> None:
+        self.console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def figure(value: float | None) -> str:
+    return "none" if value is None else f"{value:.4g}"
+
+
+def short(number: float | None) -> str:
+    """12,345 as 12.3k."""
+    if number is None:
+        return "?"
+    for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if number >= size:
+            return f"{number / size:.1f}{letter}"
+    return f"{number:.0f}"
+
+
+def duration(seconds: float | None) -> str:
+    if seconds is None or not math.isfinite(seconds):
+        return "?"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours}h{minutes:02d}m"
+    return f"{minutes}m{rest:02d}s" if minutes else f"{rest}s"

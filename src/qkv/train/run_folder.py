@@ -1,0 +1,138 @@
+"""A run folder is a model folder with its history: `run.json`, `metrics.jsonl` and `checkpoints/`."""
+
+import json
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from qkv.errors import QkvError
+from qkv.files import WRITE_ERRORS, read_json, write_json
+from qkv.train.checkpoint import Checkpoints
+from qkv.train.settings import CHANGEABLE_ON_RESUME
+
+FORMAT = "qkv-run-1"
+# What a run owns in its folder, and what overwriting removes; other files are left alone.
+OWNED = ("run.json", "metrics.jsonl", "checkpoints", "model.safetensors", "config.json")
+
+SaveModel = Callable[[nn.Module, Path], None]
+
+
+class RunFolder:
+    """Opened before training begins, so that a folder in the way is reported before anyone waits."""
+
+    def __init__(
+        self,
+        folder: Path | str,
+        *,
+        save_model: SaveModel,
+        settings: Mapping[str, Any] | None = None,
+        data_fingerprint: str | None = None,
+        resume: bool = False,
+        overwrite: bool = False,
+    ) -> None:
+        """`save_model` writes the model folder (weights, config, tokenizers); `settings` are the caller's own, kept in
+        `run.json` beside those of the loop and compared like them on resume."""
+        self.folder = Path(folder)
+        self.save_model = save_model
+        self.settings = dict(settings or {})
+        self.data_fingerprint = data_fingerprint
+        self.resumes = resume
+        self.checkpoints = Checkpoints(self.folder / "checkpoints")
+        self._make_way(resume, overwrite)
+
+    def _make_way(self, resume: bool, overwrite: bool) -> None:
+        if resume and overwrite:
+            raise QkvError("A run is either resumed or overwritten; ask for one of the two.")
+        if self.folder.exists() and not self.folder.is_dir():
+            raise QkvError(f"{self.folder} is a file, but a run needs a folder.")
+        present = [name for name in OWNED if (self.folder / name).exists()]
+        if resume and "run.json" not in present:
+            raise QkvError(f"There is no run to resume in {self.folder}: it has no run.json.")
+        if overwrite:
+            for name in present:
+                path = self.folder / name
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+        elif present and not resume:
+            raise QkvError(
+                f"{self.folder} already holds a run or a model ({present[0]}). Resume it, overwrite it, or choose "
+                "another folder."
+            )
+
+    def begin(self, settings: Mapping[str, Any], session: Mapping[str, Any]) -> None:
+        """Write `run.json`; on resume check first that nothing changed that would change the result."""
+        now = {"data": self.data_fingerprint, "settings": {**self.settings, **settings}}
+        now = json.loads(json.dumps(now))  # tuples become lists, as they are on disk
+        file = self.folder / "run.json"
+        sessions = []
+        if self.resumes:
+            before = read_json(file)
+            if not isinstance(before, dict) or before.get("format") != FORMAT:
+                raise QkvError(f"The file {file} is not the description of a {FORMAT} run.")
+            differences = list(_differences(before["settings"], now["settings"]))
+            if before["data"] != now["data"]:
+                differences.append(f"data (it was {before['data']}, now {now['data']})")
+            if differences:
+                raise QkvError(
+                    f"The run in {self.folder} cannot be resumed with other settings: {'; '.join(differences)}. "
+                    "Only the budget, patience and the number of kept checkpoints may change."
+                )
+            sessions = before["sessions"]
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            write_json(file, {"format": FORMAT, **now, "sessions": [*sessions, dict(session)]})
+        except OSError as error:
+            raise QkvError(f"The run folder {self.folder} cannot be written ({error.strerror or error}).") from error
+
+    def record(self, record: Mapping[str, Any]) -> None:
+        """One line of `metrics.jsonl`, there for others to read at once."""
+        line = json.dumps(record, allow_nan=False)
+        try:
+            with (self.folder / "metrics.jsonl").open("a", encoding="utf-8") as stream:
+                stream.write(line + "\n")
+        except OSError as error:
+            raise QkvError(
+                f"{self.folder / 'metrics.jsonl'} cannot be written ({error.strerror or error}); "
+                "make room there and resume the run."
+            ) from error
+
+    def records(self) -> list[dict[str, Any]]:
+        """What `metrics.jsonl` holds; a last line that a crash cut short is left out."""
+        file = self.folder / "metrics.jsonl"
+        if not file.exists():
+            return []
+        lines = file.read_text(encoding="utf-8").split("\n")
+        try:
+            return [json.loads(line) for line in lines[:-1]]
+        except json.JSONDecodeError as error:
+            raise QkvError(f"The file {file} holds a line that is not JSON ({error}).") from error
+
+    def forget_after(self, step: int) -> None:
+        """Drop the records of steps that a resumed run takes again."""
+        file = self.folder / "metrics.jsonl"
+        kept = [record for record in self.records() if record["step"] <= step]
+        partial = file.with_name(".metrics.jsonl.partial")
+        partial.write_text("".join(json.dumps(record) + "\n" for record in kept), encoding="utf-8")
+        partial.replace(file)
+
+    def write_model(self, model: nn.Module) -> None:
+        try:
+            self.save_model(model, self.folder)
+        except WRITE_ERRORS as error:
+            raise QkvError(
+                f"The model could not be written to {self.folder} ({error}); its checkpoints are intact. "
+                "Make room there and resume the run."
+            ) from error
+
+
+def _differences(before: Mapping[str, Any], now: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    for key in sorted(before.keys() | now.keys()):
+        old, new = before.get(key), now.get(key)
+        if old == new or (prefix == "train." and key in CHANGEABLE_ON_RESUME):
+            continue
+        if isinstance(old, dict) and isinstance(new, dict):
+            yield from _differences(old, new, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key} (it was {json.dumps(old)}, now {json.dumps(new)})"

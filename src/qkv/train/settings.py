@@ -1,0 +1,86 @@
+"""Everything about a training run that is a number or a choice, and the budget it defines."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from qkv.errors import QkvError
+
+# What may differ when a run is resumed: how long it goes on and how much it keeps, never what a step computes.
+CHANGEABLE_ON_RESUME = frozenset({"steps", "minutes", "patience", "keep"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainSettings:
+    """How long to train, how to step, and what to keep. Parts (model, optimizer, schedule) are passed built."""
+
+    # Budget: at least one; with both, whichever is used up first ends the run.
+    steps: int | None = None
+    minutes: float | None = None  # time spent stepping; evaluation and checkpoints do not count
+
+    accumulate: int = 1  # micro-batches for each update
+    clip: float | None = 1.0  # largest gradient norm; None leaves gradients as they are
+    precision: Literal["float32", "bfloat16"] = "float32"  # bfloat16 by autocast: weights stay float32
+    compile: bool = False  # torch.compile of the model; changing shapes are allowed
+    device: str = "auto"  # "auto" takes CUDA where it is present
+    seed: int = 0
+
+    log_every: int = 50  # steps between records; between them the loop never waits for the device
+    evaluate_every: int | None = None  # None: only at the end
+    save_every: int | None = None  # None: only at the end, at a new best and when interrupted
+    keep: int = 3  # newest checkpoints kept; the best one is kept besides
+
+    watch: str = "loss"  # the validation figure that says which checkpoint is best
+    better: Literal["lower", "higher"] = "lower"
+    patience: int | None = None  # stop after so many evaluations without a new best
+    tolerate: int = 10  # updates in a row that may be skipped for a non-finite loss or gradient
+
+    average: int = 0  # the final weights are the mean of so many last checkpoints [vaswani2017 §6.1]
+    ema: float | None = None  # decay of a moving average of the weights, which is then what gets evaluated
+
+    def __post_init__(self) -> None:
+        if self.steps is None and self.minutes is None:
+            raise QkvError("Training needs a budget: give a number of steps, of minutes, or both.")
+        for name in ("steps", "minutes", "accumulate", "clip", "log_every", "evaluate_every", "save_every", "keep",
+                     "patience", "tolerate"):  # fmt: skip
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise QkvError(f"The training setting {name} must be above 0, but is {value}.")
+        if self.average < 0:
+            raise QkvError(f"The number of checkpoints to average must be 0 or more, but is {self.average}.")
+        if self.ema is not None and not 0 < self.ema < 1:
+            raise QkvError(f"The decay of the moving average must lie between 0 and 1, but is {self.ema}.")
+        _one_of("precision", self.precision, ("float32", "bfloat16"))
+        _one_of("better", self.better, ("lower", "higher"))
+
+    def progress(self, steps: int, seconds: float) -> float:
+        """The share of the budget used after so many steps and seconds, from 0 to 1."""
+        of_steps = steps / self.steps if self.steps else 0.0
+        of_minutes = seconds / (60 * self.minutes) if self.minutes else 0.0
+        return min(1.0, max(of_steps, of_minutes))
+
+    def improves(self, score: float, best: float | None) -> bool:
+        if score != score:  # NaN is never better
+            return False
+        return best is None or (score < best if self.better == "lower" else score > best)
+
+    def torch_device(self) -> torch.device:
+        if self.device == "auto":
+            return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        try:
+            device = torch.device(self.device)
+        except RuntimeError as error:
+            raise QkvError(f"There is no device called {self.device!r}; try cpu, cuda or auto.") from error
+        if device.type == "cuda" and not torch.cuda.is_available():
+            raise QkvError("The device cuda was asked for, but this machine offers none; use cpu or auto.")
+        return device
+
+    def autocast(self, device: torch.device) -> torch.autocast:
+        """Matrix products in bfloat16 where the precision says so; a fresh context each time."""
+        return torch.autocast(device.type, torch.bfloat16, enabled=self.precision == "bfloat16")
+
+
+def _one_of(name: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise QkvError(f"The training setting {name} must be one of {', '.join(choices)}, but is {value!r}.")
