@@ -47,9 +47,29 @@ def _split_names(module: nn.Module, state: dict[str, Any], prefix: str, _: objec
                 state[f"{prefix}{name}.{kind}"] = part
 
 
-def _join_names(module: nn.Module, state: dict[str, Any], prefix: str, *_: object) -> None:
+def _join_names(
+    module: nn.Module,
+    state: dict[str, Any],
+    prefix: str,
+    metadata: object,
+    strict: bool,
+    missing: list[str],
+    unexpected: list[str],
+    errors: list[str],
+) -> None:
+    """Join the parts of a saved state. A missing or misshapen part is reported by its own name and left as it was."""
     assert isinstance(module, JoinedLinear)
-    for kind in ("weight", "bias"):
-        names = [f"{prefix}{name}.{kind}" for name in module.outputs]
-        if all(name in state for name in names):  # a missing part is left for torch to report by its name
-            state[prefix + kind] = torch.cat([state.pop(name) for name in names])
+    for kind, joined in (("weight", module.weight), ("bias", module.bias)):
+        if joined is None:  # torch reports parts that nobody takes
+            continue
+        parts, complete = [], True
+        for name, own in zip(module.outputs, module.parts(joined), strict=True):
+            part = state.pop(saved := f"{prefix}{name}.{kind}", None)
+            if part is None:
+                missing.append(saved)
+            elif part.shape != own.shape:
+                errors.append(f"size mismatch for {saved}: {list(part.shape)} in the state, {list(own.shape)} here.")
+            if part is None or part.shape != own.shape:
+                part, complete = own, False
+            parts.append(part)
+        state[prefix + kind] = torch.cat(parts if complete else [part.to(joined.device) for part in parts])

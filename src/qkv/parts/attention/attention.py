@@ -128,6 +128,8 @@ class CrossAttention(MultiHead):
         memory = ctx.memory
         if memory is None:
             raise QkvError("Cross-attention needs a memory: give Context(memory=...).")
+        if min(len(x), len(memory)) == 0 or len(x) % len(memory):
+            raise QkvError(f"{len(x)} rows cannot share {len(memory)} memory rows evenly.")
 
         def keys_and_values() -> tuple[Tensor, Tensor]:
             k, v = self.project(memory)

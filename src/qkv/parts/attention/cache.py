@@ -45,9 +45,11 @@ class Cache:
         """The tokens that the slots hold once `new` has been appended; the same object for every layer of a step."""
         if self._keys is None or self._keys[0] is not new:
             documents = new.documents
-            if documents is not None and self.length:
-                assert self._documents is not None
-                documents = torch.cat((self._documents, documents), 1)  # [r length+t]
+            if self.length:
+                if (documents is None) != (self._documents is None):
+                    raise QkvError("Document numbers must come with every step of a cache, or with none.")
+                if documents is not None and self._documents is not None:
+                    documents = torch.cat((self._documents, documents), 1)  # [r length+t]
             self._keys = (new, Tokens(self.length + new.size, documents=documents))
         return self._keys[1]
 

@@ -40,7 +40,7 @@ def test_fused_is_exact_when_queries_and_keys_differ_in_number(name: str, querie
 
 @pytest.mark.parametrize("name", ["causal", "padded right", "longformer", "packed", "causal, padded left"])
 def test_fused_is_exact_to_the_precision_of_bfloat16(name: str) -> None:
-    """bfloat16 has 8 significant bits: a rounding is up to 2⁻⁹ ≈ 0.2%, and scores, weights and outputs are rounded in turn."""
+    """A rounding to bfloat16 is up to 2⁻⁹ ≈ 0.2%, and scores, weights and outputs are rounded in turn."""
     given, m = inputs(65, 65, bias=True, dtype=torch.bfloat16), mask(SITUATIONS[name], 65)
     assert_same(answers(fused, given, m), answers(exact, given, m), atol=0.03, rtol=0.03)
 
@@ -63,7 +63,7 @@ def test_no_mask_sees_everything() -> None:
 
 def test_dropout_keeps_the_expectation_and_the_spread() -> None:
     """4000 rows of one attention differ by their dropout alone. Their mean is the output without dropout: six standard
-    errors miss it once in 10⁹ draws. Their spread is that of `exact`, to 10% (a standard deviation of 4000 draws is sure to 1–2%)."""
+    errors miss it once in 10⁹ draws. Their spread is that of `exact` to 10%; 4000 draws know it to about 1%."""
     draws, given = 4000, inputs(3, 5, heads=1, key_value_heads=1, rows=1)
     m = Mask(Causal(), Tokens(3, 2), Tokens(5), "cpu")
     q, k, v = (x.expand(draws, -1, -1, -1) for x in (given.q, given.k, given.v))
