@@ -7,6 +7,7 @@ a character that none of them has is written as its escape, which is ugly but le
 from __future__ import annotations
 
 from functools import cache
+from typing import cast
 
 from PIL import Image, ImageDraw, ImageFont
 
@@ -29,7 +30,8 @@ class Pen:
 
     def __init__(self, size: int) -> None:
         self.size = size
-        self._fonts = [ImageFont.load_default(size=size)]
+        # Pillow answers a wish for a size with a scalable font, whatever its annotation allows.
+        self._fonts = [cast(ImageFont.FreeTypeFont, ImageFont.load_default(size=size))]
         for name in _SYSTEM_FONTS:
             try:
                 self._fonts.append(ImageFont.truetype(name, size))

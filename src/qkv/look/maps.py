@@ -22,11 +22,11 @@ class Kind(StrEnum):
     DECODER = "decoder self"
 
     @property
-    def title(self) -> str:
-        return _TITLES[self]
+    def heading(self) -> str:
+        return _HEADINGS[self]
 
 
-_TITLES = {
+_HEADINGS = {
     Kind.CROSS: "Output looks at input",
     Kind.ENCODER: "Input looks at itself",
     Kind.DECODER: "Output looks at itself",
@@ -123,7 +123,7 @@ class AttentionRecord:
     def _repr_html_(self) -> str:
         """The average of the most telling kind, for a notebook."""
         drawn = self.average()
-        caption = f"{self.source} → {self.target} · {drawn.kind.title.lower()}, {drawn.name}"
+        caption = f"{self.source} → {self.target} · {drawn.kind.heading.lower()}, {drawn.name}"
         shown = drawn.cropped(NOTEBOOK_LIMIT)
         return notebook_html(shown.average(), shown.queries, shown.keys, caption, drawn.crop_note(NOTEBOOK_LIMIT))
 
