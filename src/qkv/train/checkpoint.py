@@ -1,8 +1,8 @@
 """Checkpoints: folders that are there whole or not at all, and that know when they were damaged.
 
-`checkpoints/step-00001000/` holds `model.safetensors` (as in a model folder), `optimizer.safetensors` (state by parameter
-name), where there is a moving average `average.safetensors`, `random.json`, and `state.json` with everything else and
-the checksums of the rest. Nothing in it is pickled.
+`checkpoints/step-00001000/` holds `model.safetensors` (as in a model folder), `optimizer.safetensors` (state by
+parameter name), where there is a moving average `average.safetensors`, `random.json`, and `state.json` with everything
+else and the checksums of the rest. Nothing in it is pickled.
 """
 
 import re

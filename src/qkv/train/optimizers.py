@@ -41,7 +41,7 @@ def adam(
     betas: tuple[float, float] = (0.9, 0.999),
     epsilon: float = 1e-8,
 ) -> torch.optim.Adam:
-    """Adam with its paper's defaults [kingma2015 alg.1]; the Transformer set betas .9, .98 and 1e-9 [vaswani2017 §5.3]."""
+    """Adam with its paper's defaults [kingma2015 alg.1]; the Transformer took .9, .98 and 1e-9 [vaswani2017 §5.3]."""
     parameters = [parameter for _, parameter in _trainable(model)]
     return torch.optim.Adam(parameters, lr=learning_rate, betas=betas, eps=epsilon, fused=_can_fuse(model))
 

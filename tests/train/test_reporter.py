@@ -1,0 +1,50 @@
+"""A terminal sees a bar, a pipe sees plain lines."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from qkv.train.reporter import Reporter, duration, short
+
+RECORD = {
+    "step": 1200, "loss": 3.14159, "tokens_per_second": 12345.6, "learning_rate": 3e-4, "seconds": 60.0, "skipped": 0,
+}  # fmt: skip
+
+
+def test_a_pipe_gets_plain_lines() -> None:
+    stream = io.StringIO()
+    with Reporter(Console(file=stream)) as reporter:
+        reporter.train(RECORD, progress=0.25)
+        reporter.train({**RECORD, "loss": None, "skipped": 2, "tokens_per_second": None}, progress=0.0)
+        reporter.evaluation(1200, {"loss": 2.5, "perplexity": 12.18249}, improved=True)
+        reporter.say("[bold]a path in brackets[/bold]")
+    assert stream.getvalue().splitlines() == [
+        "step 1,200  loss 3.142  12.3k tokens/s  rate 3.00e-04  3m00s left",
+        "step 1,200  loss none  ? tokens/s  rate 3.00e-04  ? left  2 skipped",
+        "step 1,200  validation: loss 2.5  perplexity 12.18  (best so far)",
+        "[bold]a path in brackets[/bold]",
+    ]
+
+
+def test_a_terminal_gets_a_bar_that_moves() -> None:
+    stream = io.StringIO()
+    with Reporter(Console(file=stream, force_terminal=True, width=140)) as reporter:
+        reporter.train(RECORD, progress=0.25)
+        reporter.say("a message")
+    shown = stream.getvalue()
+    assert "25%" in shown
+    assert "step 1,200  loss 3.142" in shown
+    assert "a message" in shown
+
+
+@pytest.mark.parametrize(
+    ("number", "text"), [(None, "?"), (999, "999"), (1500, "1.5k"), (2.5e6, "2.5M"), (3e9, "3.0G")]
+)
+def test_short_numbers(number: float | None, text: str) -> None:
+    assert short(number) == text
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(None, "?"), (59.4, "59s"), (61, "1m01s"), (3720, "1h02m")])
+def test_durations(seconds: float | None, text: str) -> None:
+    assert duration(seconds) == text

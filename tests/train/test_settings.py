@@ -1,0 +1,53 @@
+"""A budget is needed, nonsense is refused, progress is the larger share used."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from qkv.errors import QkvError
+from qkv.train.settings import CHANGEABLE_ON_RESUME, TrainSettings
+
+
+def test_a_budget_is_needed() -> None:
+    with pytest.raises(QkvError, match="needs a budget"):
+        TrainSettings()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"steps": 0}, {"minutes": -1.0}, {"accumulate": 0}, {"clip": 0.0}, {"log_every": 0}, {"evaluate_every": 0},
+        {"save_every": -2}, {"keep": 0}, {"patience": 0}, {"tolerate": 0}, {"average": -1}, {"ema": 1.0},
+        {"precision": "float16"}, {"better": "largest"},
+    ],
+)  # fmt: skip
+def test_nonsense_is_refused_by_name(wrong: dict[str, Any]) -> None:
+    with pytest.raises(QkvError):
+        TrainSettings(**{"steps": 5, **wrong})
+
+
+def test_progress_is_the_larger_share() -> None:
+    assert TrainSettings(steps=10).progress(5, 1e9) == 0.5
+    assert TrainSettings(minutes=2).progress(10**9, 30) == 0.25
+    both = TrainSettings(steps=10, minutes=1)
+    assert both.progress(1, 30) == 0.5
+    assert both.progress(9, 6) == 0.9
+    assert both.progress(11, 6) == 1.0
+
+
+def test_what_may_change_on_resume_exists() -> None:
+    assert set(TrainSettings.__dataclass_fields__) >= CHANGEABLE_ON_RESUME
+
+
+def test_devices() -> None:
+    assert TrainSettings(steps=1, device="cpu").torch_device() == torch.device("cpu")
+    assert TrainSettings(steps=1).torch_device().type in {"cpu", "cuda"}
+    with pytest.raises(QkvError, match="no device called 'gpu'"):
+        TrainSettings(steps=1, device="gpu").torch_device()
+
+
+def test_cuda_where_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(QkvError, match="offers none"):
+        TrainSettings(steps=1, device="cuda").torch_device()
