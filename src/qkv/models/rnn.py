@@ -69,7 +69,7 @@ class RNNSearch(SequenceToSequence):
         target: TokenEmbedding,
         decoder: AttentiveGRU,
         readout: MaxoutReadout,
-        head: nn.Module,
+        head: LogitHead,
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
@@ -125,3 +125,23 @@ def rnn(sizes: RNNSizes) -> RNNSearch:
         head=head,
         dropout=sizes.dropout,
     )
+
+
+def initialise_wide(model: RNNSearch) -> None:
+    """Start from larger noise than `rnn` does, in all but the recurrent matrices, which stay orthogonal.
+
+    DIFFERS [bahdanau2015 app.B.1]: the paper's noise is made for its width of 1000 and for days of training; a narrow
+    model spends hundreds of steps on growing out of it before its attention starts to learn.
+    """
+    attention, decoder = model.decoder.attention, model.decoder
+    for embedding in (model.source, model.target):
+        nn.init.normal_(embedding.weight, std=embedding.weight.shape[1] ** -0.5)
+    nn.init.normal_(attention.score, std=len(attention.score) ** -0.5)
+    matrices: list[Tensor] = [
+        gru.all_weights[0][0] for gru in (model.encoder.left_to_right, model.encoder.right_to_left)
+    ]
+    matrices += [attention.query.weight, attention.key.weight, decoder.first.weight]
+    matrices += [decoder.word.weight, decoder.context.weight]
+    matrices += [model.readout.state.weight, model.readout.word.weight, model.readout.context.weight, model.head.weight]
+    for matrix in matrices:
+        nn.init.xavier_uniform_(matrix)

@@ -143,7 +143,7 @@ class RecurrentCache(Cache):
 
 
 class AttentiveGRU(nn.Module):
-    """The gated decoder: a step looks at the memory with the last state, then makes the next. [bahdanau2015 app.A.2.2]"""
+    """The gated decoder: a step looks at the memory with the last state and makes the next. [bahdanau2015 app.A.2.2]"""
 
     def __init__(self, word_width: int, width: int, memory_width: int, alignment: int) -> None:
         super().__init__()
@@ -204,6 +204,7 @@ class AttentiveGRU(nn.Module):
             if ctx.cache.state is not None:
                 return ctx.cache.state
         assert ctx.memory is not None  # read() has said so
-        state = torch.tanh(self.first(ctx.memory[:, 0, -self.width :]))  # [m n]
+        first = self.first(ctx.memory[:, 0, -self.width :])  # [m n]
+        first = torch.tanh(first.repeat_interleave(rows // len(first), 0))  # [b n]
         # Under autocast the state stays as wide as the memory: what is carried over many steps is not rounded at each.
-        return state.to(ctx.memory.dtype).repeat_interleave(rows // len(state), 0)  # [b n]
+        return first.to(ctx.memory.dtype)
