@@ -56,7 +56,8 @@ class SequenceBatchNorm(nn.Module):
             real = (x if documents is None else x[documents > 0]).reshape(-1, x.shape[-1]).float()  # [tokens d]
             mean, variance = real.mean(0), real.var(0, unbiased=False)
             with torch.no_grad():
-                self.running_mean.lerp_(mean, self.momentum)
-                self.running_variance.lerp_(variance * len(real) / max(len(real) - 1, 1), self.momentum)
+                unbiased = variance * len(real) / max(len(real) - 1, 1)
+                self.running_mean.lerp_(mean.to(self.running_mean.dtype), self.momentum)
+                self.running_variance.lerp_(unbiased.to(self.running_variance.dtype), self.momentum)
         y = (x.float() - mean) * torch.rsqrt(variance + self.epsilon)
         return (y * self.weight + self.bias).to(x.dtype)

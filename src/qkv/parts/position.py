@@ -120,8 +120,8 @@ def ntk_rates(width: int, base: float, factor: float) -> Tensor:
 class Rotary(nn.Module):
     """Rotary positions: queries and keys turned by an angle that grows with the position. [su2021 eq.14]
 
-    The score of a query and a key then depends on the distance between them only. `rates` [n] gives the angle a position
-    turns each of the first n pairs; with fewer pairs than a head has, the rest of the head is left as it is.
+    The score of a query and a key then depends on the distance between them only. `rates` [n] gives the angle a
+    position turns each of the first n pairs; with fewer pairs than a head has, the rest of the head is left as it is.
     """
 
     rates: Tensor
@@ -130,6 +130,13 @@ class Rotary(nn.Module):
         super().__init__()
         self.pairing = pairing
         self.register_buffer("rates", rates, persistent=False)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Rotary:
+        """The rates follow the model to a device but never to a narrower type: a rounded rate is a wrong position."""
+        rates = self.rates
+        super()._apply(fn, recurse)
+        self.rates = rates.to(self.rates.device)
+        return self
 
     def forward(self, x: Tensor, positions: Tensor) -> Tensor:
         """x [b h s d], positions [b s] or [s] → [b h s d]"""
@@ -187,7 +194,10 @@ class ALiBi(nn.Module):
 
 
 def alibi_slopes(heads: int) -> Tensor:
-    """2^(-8/h), 2^(-16/h), …; for h not a power of two, those of the next lower power and every other one of the next higher. [h]"""
+    """2^(-8/h), 2^(-16/h), … [press2022 §3]. [h]
+
+    For h not a power of two: those of the next lower power, then every other one of the next higher.
+    """
     power = 2 ** math.floor(math.log2(heads))
     slopes = [2 ** (-8 * (i + 1) / power) for i in range(power)]
     slopes += [2 ** (-8 * (i + 1) / (2 * power)) for i in range(0, 2 * (heads - power), 2)]

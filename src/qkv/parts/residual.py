@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from qkv.errors import QkvError
 from qkv.parts.context import Context
 
 
@@ -22,7 +23,7 @@ class PostNorm(nn.Module):
 
 
 class PreNorm(nn.Module):
-    """x + dropout(mixer(norm(x))): the stream itself is never normed, so deep stacks train without warm-up. [xiong2020 §3.1]"""
+    """x + dropout(mixer(norm(x))): the stream is never normed, so deep stacks need no warm-up. [xiong2020 §3.1]"""
 
     def __init__(self, norm: nn.Module, mixer: nn.Module, dropout: float = 0.0) -> None:
         super().__init__()
@@ -63,21 +64,25 @@ def profile_admin(stack: nn.Module, forward: Callable[[], object]) -> None:
 
     `forward` runs the stack once on real input while every ω is 1.
     """
-    steps = [module for module in stack.modules() if isinstance(module, Admin)]
-    variances: list[float] = []
+    steps = {module.mixer: module for module in stack.modules() if isinstance(module, Admin)}
+    variances: dict[nn.Module, float] = {}  # by mixer, in the order of the pass
 
-    def remember(module: nn.Module, inputs: object, output: Tensor) -> None:
-        variances.append(output.float().var().item())
+    def remember(mixer: nn.Module, inputs: object, output: Tensor) -> None:
+        variances[mixer] = output.float().var().item()
 
+    hooks = [mixer.register_forward_hook(remember) for mixer in steps]
     with torch.no_grad():
-        for step in steps:
+        for step in steps.values():
             step.omega.fill_(1.0)
-        hooks = [step.mixer.register_forward_hook(remember) for step in steps]
-        forward()
-        for hook in hooks:
-            hook.remove()
+        try:
+            forward()
+        finally:
+            for hook in hooks:
+                hook.remove()
+        if variances.keys() != steps.keys():
+            raise QkvError("A profile needs a pass through every step: the given forward left some of them out.")
         before = 0.0
-        for step, variance in zip(steps, variances, strict=True):
+        for mixer, variance in variances.items():
             if before:  # the first ω stays 1: nothing lies before it
-                step.omega.fill_(before**0.5)
+                steps[mixer].omega.fill_(before**0.5)
             before += variance

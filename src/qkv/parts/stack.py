@@ -13,7 +13,9 @@ from qkv.parts.context import Context
 class Stack(nn.Module):
     """x → bias for all blocks → block after block → final norm, where there is one."""
 
-    def __init__(self, blocks: Iterable[nn.Module], norm: nn.Module | None = None, bias: nn.Module | None = None) -> None:
+    def __init__(
+        self, blocks: Iterable[nn.Module], norm: nn.Module | None = None, bias: nn.Module | None = None
+    ) -> None:
         super().__init__()
         self.blocks, self.norm, self.bias = nn.ModuleList(blocks), norm, bias
 

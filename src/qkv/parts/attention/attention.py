@@ -120,9 +120,7 @@ class CrossAttention(MultiHead):
         bias = options.get("bias", True)
         self.query = nn.Linear(width, self.query_size, bias=bias)
         nn.init.xavier_uniform_(self.query.weight)
-        self.project = JoinedLinear(
-            memory_width or width, {"key": self.key_size, "value": self.value_size}, bias=bias
-        )
+        self.project = JoinedLinear(memory_width or width, {"key": self.key_size, "value": self.value_size}, bias=bias)
 
     def forward(self, x: Tensor, ctx: Context) -> Tensor:
         memory = ctx.memory
@@ -151,4 +149,3 @@ class CrossAttention(MultiHead):
 def _heads(x: Tensor, heads: int) -> Tensor:
     """[b s h·d] → [b h s d]"""
     return x.unflatten(-1, (heads, -1)).transpose(1, 2)
-

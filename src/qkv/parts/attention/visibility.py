@@ -22,7 +22,7 @@ from qkv.errors import QkvError
 class Tokens:
     """Where one side of an attention stands in its rows: `size` consecutive slots from `start` on.
 
-    `documents` [b size] numbers the document each slot belongs to, 0 for padding; None: every slot is real and of one document.
+    `documents` [b size] numbers the document of each slot, 0 for padding; None: all slots are real and of one document.
     """
 
     size: int
@@ -99,7 +99,7 @@ class Window(Rule):
 
 @dataclass(frozen=True)
 class Strided(Rule):
-    """Every `stride`-th key, counted from the query. Joined with a window it is the strided pattern. [child2019 §4.3]"""
+    """Every `stride`-th key, counted from the query. With a window it is the strided pattern. [child2019 §4.3]"""
 
     stride: int
 
@@ -232,7 +232,7 @@ class Mask:
 
     @property
     def without_empty_rows(self) -> Tensor:
-        """The table with every key shown to a query that sees none, so that its softmax exists (and is then made zero)."""
+        """The table with all keys shown to a query that sees none: its softmax exists then, and is made zero."""
         if self._without_empty_rows is None:
             self._without_empty_rows = self.dense | ~self.sees_something
         return self._without_empty_rows

@@ -2,7 +2,7 @@
 
 Every other kernel must give what this one gives, outputs and gradients.
 
-Shapes: b rows, h query heads, g key/value heads (h a multiple of g), q queries, k keys, d and e widths of a key and a value.
+Shapes: b rows, h query heads, g key/value heads (h a multiple of g), q queries, k keys, d width of a key, e of a value.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def exact(
 ) -> Tensor:
     """softmax(q kᵀ · scale + bias) v over the keys each query may see [vaswani2017 eq.1].
 
-    q [b h q d], k [b g k d], v [b g k e] → [b h q e]. The scale is 1/√d unless given. A query that sees no key gets zeros.
-    `record` is handed the weights [b h q k] before dropout.
+    q [b h q d], k [b g k d], v [b g k e] → [b h q e]. The scale is 1/√d unless given.
+    A query that sees no key gets zeros. `record` is handed the weights [b h q k] before dropout.
     """
     shared_by = q.shape[1] // k.shape[1]  # query heads that share a key/value head [ainslie2023 §2.2]
     k, v = k.repeat_interleave(shared_by, 1), v.repeat_interleave(shared_by, 1)  # [b h k d] [b h k e]

@@ -87,4 +87,4 @@ def _plain(*tensors: Tensor, **options: object) -> Tensor:
     """On a CPU the same code runs uncompiled: slow, dense and without gradients, but with the same meaning."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*flex_attention called without torch.compile.*")
-        return flex_attention(*tensors, **options)  # type: ignore[call-overload, no-any-return]
+        return flex_attention(*tensors, **options)  # type: ignore[call-overload]
