@@ -39,6 +39,7 @@ class Input {
     this.table = section.querySelector("table");
     this.frame = section.querySelector(".scroll");
     this.caption = section.querySelector("figcaption");
+    this.note = section.querySelector(".note");
     this.readout = section.querySelector(".readout");
     this.thumbs = [];
     this.cell = null;
@@ -127,6 +128,7 @@ class Input {
       this.table.style.setProperty("--cell", `${kind.cell}px`);
     }
     this.kind = kind;
+    this.note.textContent = kind.note;
     const strip = (name, labels, side) => {
       const chips = labels.map((label, place) => {
         const chip = make("span", { textContent: label, dir: "auto" });

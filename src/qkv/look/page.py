@@ -90,7 +90,6 @@ def _input(number: int, record: AttentionRecord, limit: int) -> str:
     """One input: its text and output, its map, the averages of other kinds, and the data of every head."""
     long = len(record.source) + len(record.target) > 60
     averages = [record.average(kind) for kind in record.kinds]
-    note = averages[0].crop_note(limit)
     others = "".join(
         f'<details class="averages"><summary>{average.kind.heading}</summary>\n{_figure(average, limit)}</details>\n'
         for average in averages[1:]
@@ -101,8 +100,7 @@ def _input(number: int, record: AttentionRecord, limit: int) -> str:
         f'<span class="hidden">Input: </span><bdi class="source">{escaped(record.source)}</bdi>'
         '<span class="arrow" aria-hidden="true">→</span><span class="hidden">, output: </span>'
         f'<bdi class="target">{escaped(record.target)}</bdi></h2>\n'
-        + (f'<p class="note">{escaped(note)}</p>\n' if note else "")
-        + '<div class="stage"><div class="view"><div class="strips"></div>\n'
+        '<div class="stage"><div class="view"><div class="strips"></div>\n'
         f'{_figure(averages[0], limit)}<p class="readout" aria-live="polite"></p></div></div>\n'
         f'{others}<script type="application/json">{_json(_data(record, limit))}</script>\n</section>\n'
     )
@@ -116,6 +114,7 @@ def _figure(average: AttentionMap, limit: int) -> str:
     table = table.replace('<table class="map">', f'<table class="{look}" style="--cell:{cell}px">', 1)
     return (
         f"<figure><figcaption><b>{average.kind.heading}</b> · {escaped(average.name)}</figcaption>\n"
+        f'<p class="note">{escaped(average.crop_note(limit))}</p>\n'
         f'<div class="scroll">{table}</div></figure>\n'
     )
 
@@ -150,6 +149,7 @@ def _data(record: AttentionRecord, limit: int) -> dict[str, Any]:
                 "columns": columns,
                 "queries": [shortened(label) for label in maps[0].queries],
                 "keys": [shortened(label) for label in maps[0].keys],
+                "note": record.of(kind)[0].crop_note(limit),
                 "cell": cell,
                 "look": look,
                 "layers": layers,
@@ -194,7 +194,7 @@ def _scale() -> str:
 def _style() -> str:
     """The style sheet with both ramps written in; the dark one serves a dark system and the page's own switch."""
     sheet = resources.files("qkv.look").joinpath("page.css").read_text(encoding="utf-8")
-    before, marker, rest = sheet.partition("\nDARK {")
+    before, _, rest = sheet.partition("\nDARK {")
     block, _, after = rest.partition("\n}")
     dark = f"{block}\n{_ramp_variables(SCREEN)}"
     ramp = ", ".join(f"var(--c{step})" for step in range(LEVELS))
@@ -211,7 +211,7 @@ def _style() -> str:
 
 
 def _ramp_variables(ramp: Sequence[Rgb]) -> str:
-    """--c0 ... for the colours and --i0 ... for the ink on them, which is no ink where a weight is too small to write."""
+    """--c0 ... for the colours, --i0 ... for the ink on them: none where a weight is too small to be written."""
     inks = ["transparent" if step < _shown_from() else hexadecimal(ink_on(ramp[step])) for step in range(LEVELS)]
     colours = (f"--c{step}:{hexadecimal(ramp[step])};--i{step}:{inks[step]}" for step in range(LEVELS))
     return ";".join(colours) + ";"
