@@ -13,6 +13,7 @@ from torch import nn
 
 import qkv.train.checkpoint as module
 from qkv.errors import QkvError
+from qkv.parts.linear import JoinedLinear
 from qkv.train.checkpoint import Checkpoints
 from qkv.train.optimizers import adam, adamw
 from qkv.train.random_state import random_state
@@ -66,6 +67,14 @@ def test_optimizer_state_is_saved_by_parameter_name(checkpoints: Checkpoints) ->
     regrouped = adamw(model)  # two groups, another order
     checkpoints.read(1).restore_optimizer(model, regrouped)
     assert torch.equal(regrouped.state[model.mix.bias]["exp_avg"], state["mix.bias/exp_avg"])
+
+
+def test_joined_matrices_are_saved_apart_and_joined_again(checkpoints: Checkpoints) -> None:
+    first, second = (nn.Sequential(JoinedLinear(4, {"query": 3, "key": 3, "value": 2})) for _ in range(2))
+    save(checkpoints, 1, first, adam(first))
+    assert "0.query.weight" in checkpoints.read(1).model
+    checkpoints.read(1).restore_model(second)
+    assert torch.equal(first[0].weight, second[0].weight)
 
 
 def test_state_before_the_first_step_is_empty_and_fine(checkpoints: Checkpoints) -> None:

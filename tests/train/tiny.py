@@ -10,7 +10,8 @@ from rich.console import Console
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from qkv.train.loop import Evaluate, train
+from qkv.train.evaluation import Evaluate
+from qkv.train.loop import train
 from qkv.train.objectives import Loss, SequenceToSequenceLoss
 from qkv.train.optimizers import adam
 from qkv.train.reporter import Reporter

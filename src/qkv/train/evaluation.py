@@ -1,7 +1,7 @@
 """Validation by the objective itself: mean loss and perplexity over held-out batches."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 import torch
@@ -9,6 +9,9 @@ from torch import Tensor, nn
 
 from qkv.errors import QkvError
 from qkv.train.objectives.loss import Batch, Loss
+
+# What the loop calls now and then: named figures of a model.
+Evaluate = Callable[[nn.Module], Mapping[str, float]]
 
 
 class Measure(Protocol):

@@ -1,6 +1,6 @@
 """The one loop that trains every family: it knows batches, an objective and an optimizer, and no model by name."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
@@ -13,7 +13,7 @@ from torch import nn
 from qkv.errors import QkvError
 from qkv.files import copy_into
 from qkv.train.average import MovingAverage, average_checkpoints
-from qkv.train.evaluation import finite_or_none
+from qkv.train.evaluation import Evaluate, finite_or_none
 from qkv.train.interrupts import Interrupted, StopSignals
 from qkv.train.meter import Meter, Stopwatch
 from qkv.train.objectives.loss import Objective
@@ -27,8 +27,6 @@ from qkv.train.settings import TrainSettings
 from qkv.train.state import TrainResult, TrainState
 from qkv.train.step import FlopCount, Stepper
 from qkv.weights.save import tensors_of
-
-Evaluate = Callable[[nn.Module], Mapping[str, float]]
 
 
 def train(
@@ -106,8 +104,7 @@ class _Loop:
         checkpoint.restore_model(self.model)
         checkpoint.restore_optimizer(self.model, self.optimizer)
         if self.moving is not None:
-            origin = checkpoint.folder / "average.safetensors"
-            copy_into(self.moving.tensors, checkpoint.average or {}, origin)
+            copy_into(self.moving.tensors, checkpoint.average or {}, checkpoint.folder / "average.safetensors")
         state = checkpoint.state
         self.state = TrainState(**state["train"])
         self.stopwatch = Stopwatch(self.device, state["seconds"], state["paused_seconds"])
