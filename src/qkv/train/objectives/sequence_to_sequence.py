@@ -55,7 +55,7 @@ class SequenceToSequenceLoss:
 def smoothed_cross_entropy(logits: Tensor, wanted: Tensor, real: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
     """Sums over the real tokens of the smoothed cross-entropy and of the plain negative log-likelihood.
 
-    The smoothed target is (1 - ε) on the wanted token plus ε spread evenly over the vocabulary [szegedy2016 eq.7].
+    The smoothed target is (1 - ε) on the wanted token plus ε spread evenly over the vocabulary [szegedy2016 §7].
     The second sum carries no gradient.
     """
     flat = logits.flatten(0, -2), wanted.flatten(), real.flatten()  # [n v], [n], [n]
