@@ -4,10 +4,11 @@ import torch
 
 from qkv.data.tokenizer import TextTokenizer
 from qkv.errors import QkvError
+from qkv.generate.decode import Hypothesis, greedy
 from qkv.look.draw import draw_record
 from qkv.look.maps import Kind
 from qkv.look.page import attention_page
-from qkv.look.record import record_attention
+from qkv.look.record import record_attention, record_text
 from qkv.models.rnn import RNNSizes, rnn
 from qkv.models.transformer import TransformerSizes, transformer
 from qkv.parts.context import Ledger
@@ -99,6 +100,26 @@ def test_a_recurrent_model_gives_one_map_of_one_head(small_rnn, pair):
     assert cross.weights.shape == (1, len(pair[1].split()) + 1, len(pair[0]) + 1)
     np.testing.assert_allclose(cross.weights.sum(axis=-1), 1, atol=1e-5)
     assert "the only head" in attention_page([record])
+
+
+def test_a_text_is_decoded_and_its_output_looked_at(small_transformer):
+    record = record_text(small_transformer.train(), "knight", LETTERS, PHONEMES)
+    small_transformer.eval()
+    source, _ = ids("knight", "N")
+    (hypothesis,) = greedy(small_transformer, torch.tensor([source]), start=PHONEMES.start, end=PHONEMES.end)
+    shown = PHONEMES.tokens(hypothesis.ids) + ["</s>"] * hypothesis.ended
+    assert record.average().queries == tuple(shown)
+    assert record.average().keys == (*"knight", "</s>")
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_a_hypothesis_of_the_caller_is_looked_at_as_it_is(small_rnn, ended):
+    written = PHONEMES.encode(["N AY T"])[0]
+    hypothesis = Hypothesis(written, log_probability=-1.0, score=-1.0, ended=ended)
+    record = record_text(small_rnn, "Knight?", LETTERS, PHONEMES, hypothesis)
+    assert record.source == "Knight?"  # as it was typed, not as the tokenizer knows it
+    assert record.target == "N AY T"
+    assert record.average().queries == ("N", "AY", "T", "</s>")[: 3 + ended]
 
 
 def test_an_output_cut_short_has_no_row_for_the_end(small_transformer):

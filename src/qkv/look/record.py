@@ -1,11 +1,13 @@
-"""From a model and one pair of token ids to its attention maps.
+"""From a model and one text, or one pair of token ids, to its attention maps.
 
 h heads, q queries (rows), k keys (columns).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -13,9 +15,27 @@ from torch import Tensor
 
 from qkv.data.tokenizer import TextTokenizer
 from qkv.errors import QkvError
+from qkv.generate.decode import Hypothesis, greedy
 from qkv.look.maps import AttentionMap, AttentionRecord, Kind
 from qkv.models.sequence_to_sequence import SequenceToSequence
 from qkv.parts.context import Ledger
+
+
+def record_text(
+    model: SequenceToSequence,
+    text: str,
+    source_tokenizer: TextTokenizer,
+    target_tokenizer: TextTokenizer,
+    hypothesis: Hypothesis | None = None,
+) -> AttentionRecord:
+    """What `model` looks at when it reads `text` and writes `hypothesis`; without one, what it writes greedily."""
+    source = [*source_tokenizer.encode([text])[0], source_tokenizer.end]
+    if hypothesis is None:
+        with _at_rest(model):
+            ids = torch.tensor([source], device=next(model.parameters()).device)
+            (hypothesis,) = greedy(model, ids, start=target_tokenizer.start, end=target_tokenizer.end)
+    target = [*hypothesis.ids, target_tokenizer.end] if hypothesis.ended else hypothesis.ids
+    return replace(record_attention(model, source, target, source_tokenizer, target_tokenizer), source=text)
 
 
 def record_attention(
@@ -43,15 +63,10 @@ def record_attention(
     padded = read + [source_tokenizer.pad] * (len(read) == len(fed))
     encoder_ledger, decoder_ledger = Ledger(model, keep={"weights"}), Ledger(model, keep={"weights"})
     device = next(model.parameters()).device
-    was_training = model.training
-    model.eval()
-    try:
-        with torch.inference_mode():
-            lengths = torch.tensor([len(read)], device=device)
-            memory = model.encode(torch.tensor([padded], device=device), lengths, ledger=encoder_ledger)
-            model.decode(torch.tensor([fed], device=device), memory, ledger=decoder_ledger)
-    finally:
-        model.train(was_training)
+    with _at_rest(model), torch.inference_mode():
+        lengths = torch.tensor([len(read)], device=device)
+        memory = model.encode(torch.tensor([padded], device=device), lengths, ledger=encoder_ledger)
+        model.decode(torch.tensor([fed], device=device), memory, ledger=decoder_ledger)
 
     read_labels = tuple(source_tokenizer.tokens(read))
     fed_labels = tuple(target_tokenizer.tokens(fed))
@@ -73,6 +88,17 @@ def record_attention(
     if not maps:
         raise QkvError("This model wrote no attention weights, so there is nothing to look at.")
     return AttentionRecord(source_tokenizer.decode(read), target_tokenizer.decode(written), tuple(maps))
+
+
+@contextmanager
+def _at_rest(model: SequenceToSequence) -> Iterator[None]:
+    """The model without dropout, and afterwards as it was."""
+    was_training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(was_training)
 
 
 def _uses(ledger: Ledger, queries: int) -> list[tuple[str, np.ndarray]]:
