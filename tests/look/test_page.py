@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from qkv.errors import QkvError
+from qkv.look.colour import LEVELS
 from qkv.look.maps import AttentionRecord, Kind
 from qkv.look.page import PAGE_LIMIT, attention_page, packed, write_page
 from qkv.look.table import written
@@ -130,6 +131,10 @@ def test_both_schemes_are_there_and_every_level_has_its_colour():
     assert "RAMP" not in page
     used = set(re.findall(r"<td class=(c\d+)>", page))
     assert used <= set(re.findall(r"\.(c\d+)\{background", page))
+
+
+def test_the_script_counts_the_levels_as_the_colours_do():
+    assert re.search(r"const LEVELS = (\d+);", attention_page([fabricate()])).group(1) == str(LEVELS)
 
 
 def test_many_inputs_are_linked_and_their_ids_exist():

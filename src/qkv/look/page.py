@@ -122,7 +122,7 @@ def _figure(average: AttentionMap, limit: int) -> str:
 def _cell(shown: AttentionMap) -> tuple[int, str]:
     """The side of a cell in pixels and the classes of the table: larger maps get smaller cells without numbers."""
     names = 9 * max(len(shortened(query)) for query in shown.queries)  # about the width of the row labels
-    cell = min(46, max(13, (670 - names) // max(len(shown.keys), len(shown.queries)) - 2))
+    cell = min(46, max(10, (670 - names) // max(len(shown.keys), len(shown.queries)) - 2))
     upright = max(len(shortened(key)) for key in shown.keys) * (5 + cell * 0.075) > cell
     return cell, " ".join(["map", *["upright"] * upright, *["dense"] * (cell < 30)])
 
