@@ -1,0 +1,56 @@
+"""How a stream starts."""
+
+import pytest
+import torch
+
+from qkv.errors import QkvError
+from qkv.parts.attention.visibility import Tokens
+from qkv.parts.context import Context
+from qkv.parts.embed import Embed, TokenEmbedding, check_ids
+from qkv.parts.position import Learned, Sinusoidal, sinusoids
+
+
+def test_an_embedding_is_a_scaled_row() -> None:
+    embedding, ids = TokenEmbedding(7, 4, scale=2.0), torch.tensor([[1, 6], [0, 1]])
+    torch.testing.assert_close(embedding(ids), 2 * embedding.weight[ids])
+
+
+def test_fresh_rows_have_length_one_and_scaled_ones_unit_variance() -> None:
+    """Times √width an entry has variance 1, as large as a sinusoid of positions. [vaswani2017 §3.4]"""
+    embedding = TokenEmbedding(2000, 64, scale=8.0)
+    assert embedding.weight.norm(dim=1).mean().item() == pytest.approx(1.0, rel=0.02)
+    assert embedding(torch.arange(2000)).var().item() == pytest.approx(1.0, rel=0.02)
+
+
+def test_a_stream_is_token_plus_position_from_the_start_of_its_tokens() -> None:
+    embed, ids = Embed(TokenEmbedding(7, 4), Sinusoidal(4)), torch.tensor([[1, 2, 3]])
+    found = embed(ids, Context(tokens=Tokens(3, start=5)))
+    torch.testing.assert_close(found, embed.tokens(ids) + sinusoids(8, 4)[5:])
+
+
+def test_positions_of_the_context_are_used() -> None:
+    embed, ids = Embed(TokenEmbedding(7, 4), Learned(9, 4)), torch.tensor([[1, 2, 3], [1, 2, 3]])
+    positions = torch.tensor([[0, 1, 2], [0, 0, 1]])
+    found = embed(ids, Context(tokens=Tokens(3), positions=positions))
+    torch.testing.assert_close(found, embed.tokens(ids) + embed.position.weight[positions])
+
+
+def test_dropout_falls_on_the_sum_in_training_alone() -> None:
+    embed, ids = Embed(TokenEmbedding(7, 40), Sinusoidal(40), dropout=0.5), torch.tensor([[1, 2, 3]])
+    ctx = Context(tokens=Tokens(3))
+    calm = embed.eval()(ids, ctx)
+    dropped = embed.train()(ids, ctx)
+    kept = dropped != 0
+    assert 0 < kept.sum() < kept.numel()
+    torch.testing.assert_close(dropped[kept], 2 * calm[kept])
+
+
+@pytest.mark.parametrize("ids", [[0, 7], [-1, 2]])
+def test_an_id_out_of_range_is_named(ids: list[int]) -> None:
+    with pytest.raises(QkvError, match=f"between {ids[0]} and {ids[1]}, the vocabulary has 7"):
+        check_ids(torch.tensor(ids), 7)
+
+
+def test_ids_in_range_pass() -> None:
+    check_ids(torch.tensor([0, 6]), 7)
+    check_ids(torch.tensor([], dtype=torch.long), 7)
