@@ -1,0 +1,1 @@
+"""Decoding: greedy and beam search over any sequence-to-sequence model, and text in, text out."""
