@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
 from difflib import get_close_matches
@@ -33,9 +34,23 @@ class Family:
                 hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(sorted(known))}."
                 raise QkvError(f"Family {self.name} has no size called {name}: {hint}")
         try:
-            return self.sizes_type(**values)
+            sizes = self.sizes_type(**values)
         except TypeError as error:
             raise QkvError(f"Family {self.name} is missing sizes: {error}.") from error
+        for field in fields(sizes):
+            _check_size(self.name, field.name, str(field.type), getattr(sizes, field.name))
+        return sizes
+
+
+def _check_size(family: str, name: str, kind: str, value: Any) -> None:
+    """A dataclass takes any value, and a model of -3 layers or of width "512" would fail far from here."""
+    if value is None and "None" in kind:
+        return
+    if kind.startswith("int") and (type(value) is not int or value < 1):
+        raise QkvError(f"The size {name} of family {family} must be a whole number above 0, but is {value!r}.")
+    if kind == "float" and (type(value) not in (int, float) or not 0 <= value < (1 if "dropout" in name else math.inf)):
+        least = "at least 0 and below 1" if "dropout" in name else "0 or more"
+        raise QkvError(f"The size {name} of family {family} must be a number of {least}, but is {value!r}.")
 
 
 _FAMILIES = [

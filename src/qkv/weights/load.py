@@ -21,6 +21,8 @@ def load_model(folder: Path | str, device: str | torch.device = "cpu") -> Sequen
     config = read_json(folder / CONFIG_FILE)
     if not isinstance(config, dict) or config.get("format") != "qkv-1" or set(config) != {"format", "family", "sizes"}:
         raise QkvError(f'{folder / CONFIG_FILE} must hold exactly "format": "qkv-1", "family" and "sizes".')
+    if not isinstance(config["family"], str) or not isinstance(config["sizes"], dict):
+        raise QkvError(f'In {folder / CONFIG_FILE}, "family" must be a name and "sizes" an object of named numbers.')
     family = find_family(config["family"])
     model = build(family.name, family.sizes(config["sizes"]))
     copy_into(tensors_of(model), read_tensors(folder / TENSOR_FILE), folder / TENSOR_FILE)
