@@ -3,7 +3,8 @@
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,19 +19,36 @@ from qkv.errors import QkvError
 WRITE_ERRORS = (OSError, SafetensorError)
 
 
-def write_json(file: Path, value: Any) -> None:
-    """JSON that reached the disk; a file that stood there before is replaced in one move."""
-    partial = file.with_name(f".{file.name}.partial")
+@contextmanager
+def replacing(file: Path) -> Iterator[Path]:
+    """A passing name to write to; at the end what stands there reaches the disk and takes the file's place at once."""
+    passing = file.with_name(f".{file.name}.{os.getpid()}.partial")
     try:
-        with partial.open("w", encoding="utf-8") as stream:
-            json.dump(value, stream, indent=2, allow_nan=False)
-            stream.write("\n")
-            stream.flush()
+        yield passing
+        with passing.open("rb") as stream:
             os.fsync(stream.fileno())
-        partial.replace(file)
+        passing.replace(file)
     finally:
-        partial.unlink(missing_ok=True)
+        passing.unlink(missing_ok=True)
     sync_folder(file.parent)
+
+
+def write_json(file: Path, value: Any) -> None:
+    with replacing(file) as passing:
+        passing.write_text(json.dumps(value, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+
+
+def write_whole(file: Path, content: bytes) -> Path:
+    """Write what a person asked for to where they asked for it, making the folder; say what is in the way."""
+    file = Path(file)
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(file) as passing:
+            passing.write_bytes(content)
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise QkvError(f"Cannot write {file}: {reason}; name a file that can be written.") from error
+    return file
 
 
 def read_json(file: Path) -> Any:
@@ -43,17 +61,9 @@ def read_json(file: Path) -> Any:
 
 
 def write_tensors(file: Path, tensors: Mapping[str, Tensor]) -> None:
-    """A safetensors file that reached the disk; a file that stood there before is replaced in one move."""
-    partial = file.with_name(f".{file.name}.partial")
-    try:
+    with replacing(file) as passing:
         # Cloned, because safetensors refuses views of one storage, which joined matrices are.
-        save_file({name: tensor.detach().cpu().clone() for name, tensor in tensors.items()}, partial)
-        with partial.open("rb") as stream:
-            os.fsync(stream.fileno())
-        partial.replace(file)
-    finally:
-        partial.unlink(missing_ok=True)
-    sync_folder(file.parent)
+        save_file({name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}, passing)
 
 
 def read_tensors(file: Path) -> dict[str, Tensor]:

@@ -303,11 +303,14 @@ def test_bfloat16_keeps_float32_weights(tmp_path: Path) -> None:
     assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
 
 
-def test_compile_wraps_the_model_that_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    compiled: list[nn.Module] = []
-    monkeypatch.setattr(torch, "compile", lambda model: compiled.append(model) or model)
+def test_compile_reaches_the_model_while_it_steps_and_no_longer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled: list[Any] = []
+    monkeypatch.setattr(torch, "compile", lambda forward, dynamic: compiled.append(forward) or forward)
     _, model, _ = train_tiny(tmp_path / "run", compile=True, steps=2)
-    assert compiled == [model]
+    assert [forward.__self__ for forward in compiled] == [model]
+    assert "forward" not in vars(model)
 
 
 @pytest.mark.slow

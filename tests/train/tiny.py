@@ -85,7 +85,7 @@ class TinyModel(nn.Module):
         self.out = nn.Linear(8, VOCABULARY, bias=False)
         self.out.weight = self.embedding.weight
 
-    def forward(self, source: Tensor, source_lengths: Tensor, target: Tensor, target_lengths: Tensor) -> Tensor:
+    def forward(self, source: Tensor, source_lengths: Tensor, target: Tensor) -> Tensor:
         summary = self.embedding(source).mean(1, keepdim=True).expand(-1, target.shape[1], -1)  # [b t d]
         x = torch.cat([self.embedding(target), summary], -1)  # [b t 2d]
         return self.out(self.dropout(self.norm(self.mix(x))))  # [b t v]

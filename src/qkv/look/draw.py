@@ -16,8 +16,8 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 from qkv.errors import QkvError
+from qkv.files import write_whole
 from qkv.look.colour import PAPER, Rgb, ink_on, level
-from qkv.look.files import write_whole
 from qkv.look.fonts import Pen, pen
 from qkv.look.labels import shortened, visible
 from qkv.look.maps import AttentionMap, AttentionRecord

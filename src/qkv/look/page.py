@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 
 from qkv.errors import QkvError
+from qkv.files import write_whole
 from qkv.look.colour import LEVELS, PAPER, SCREEN, Rgb, hexadecimal, ink_on, level
-from qkv.look.files import write_whole
 from qkv.look.labels import escaped, shortened
 from qkv.look.maps import AttentionMap, AttentionRecord, Kind
 from qkv.look.table import WRITTEN_FROM, map_table, written

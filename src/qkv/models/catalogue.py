@@ -1,4 +1,4 @@
-"""The families by name: the only place where a string becomes a model. Saved configurations and the command line read it."""
+"""The families by name: the only place where a string becomes a model, for saved files and the command line."""
 
 from __future__ import annotations
 

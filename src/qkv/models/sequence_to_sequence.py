@@ -1,4 +1,4 @@
-"""What every model that reads one sequence and writes another offers, so that training and decoding need not know which it is."""
+"""What every model that reads one sequence and writes another offers to training and decoding, whatever its family."""
 
 from __future__ import annotations
 
@@ -45,7 +45,8 @@ class SequenceToSequence(nn.Module, ABC):
     ) -> Tensor:
         """Logits of the token after each target token. target [m·n t] → [m·n t v]
 
-        With a cache, target holds only the tokens since the last call. Right padding needs no mark here: no real token sees it.
+        With a cache, target holds only the tokens since the last call. Right padding needs no mark here: no real token
+        sees it.
         """
 
     @abstractmethod
@@ -58,7 +59,7 @@ class SequenceToSequence(nn.Module, ABC):
 
 
 class EncoderDecoder(SequenceToSequence):
-    """Two stacks: the encoder reads the source, the decoder reads the target so far and, through cross-attention, the encoder."""
+    """Two stacks: the encoder reads the source; the decoder reads the target so far and, by cross-attention, the encoder."""
 
     def __init__(
         self, source: nn.Module, encoder: nn.Module, target: nn.Module, decoder: nn.Module, head: nn.Module
@@ -82,7 +83,7 @@ class EncoderDecoder(SequenceToSequence):
         positions: Tensor | None = None,
         ledger: Ledger | None = None,
     ) -> Memory:
-        """encode for rows padded on any side or packed with several documents: tokens and positions say which is where."""
+        """encode for rows padded on any side or packed with several documents, as tokens and positions say."""
         ctx = Context(tokens=tokens, visibility=visibility, positions=positions, ledger=ledger)
         return Memory(self.encoder(self.source(source, ctx), ctx), tokens)
 

@@ -52,7 +52,9 @@ class Wiring(Protocol):
     def __call__(self, norm: nn.Module, mixer: nn.Module, dropout: float) -> nn.Module: ...
 
 
-def transformer(sizes: TransformerSizes, wiring: Wiring = PostNorm, final_norm: type[nn.Module] | None = None) -> EncoderDecoder:
+def transformer(
+    sizes: TransformerSizes, wiring: Wiring = PostNorm, final_norm: type[nn.Module] | None = None
+) -> EncoderDecoder:
     """The 2017 Transformer; another wiring of its residuals gives its descendants."""
     width, heads = sizes.width, sizes.heads
     norm = partial(LayerNorm, width)
@@ -91,10 +93,10 @@ def transformer(sizes: TransformerSizes, wiring: Wiring = PostNorm, final_norm: 
 
 
 def prenorm_transformer(sizes: TransformerSizes) -> EncoderDecoder:
-    """The same with the norm before each mixer and one after each stack: trains without a long warm-up. [xiong2020 §3.1]"""
+    """The same with the norm before each mixer and one after each stack; it needs no long warm-up. [xiong2020 §3.1]"""
     return transformer(sizes, PreNorm, final_norm=LayerNorm)
 
 
 def admin_transformer(sizes: TransformerSizes) -> EncoderDecoder:
-    """The same with Admin's balanced residuals; `profile_admin` sets them from a batch before training. [liu2020 §4.2]"""
+    """The same with Admin's balanced residuals, which `profile_admin` sets from a batch. [liu2020 §4.2]"""
     return transformer(sizes, partial(Admin, width=sizes.width))

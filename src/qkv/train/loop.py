@@ -5,7 +5,7 @@ from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from signal import Signals
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import nn
@@ -13,6 +13,7 @@ from torch import nn
 from qkv.errors import QkvError
 from qkv.files import copy_into
 from qkv.train.average import MovingAverage, average_checkpoints
+from qkv.train.compiling import compiled_blocks
 from qkv.train.evaluation import Evaluate, finite_or_none
 from qkv.train.interrupts import Interrupted, StopSignals
 from qkv.train.meter import Meter, Stopwatch
@@ -73,8 +74,7 @@ class _Loop:
         self.model = model.to(self.device)
         self.settings, self.run, self.optimizer = settings, run, optimizer
         self.schedule, self.evaluate, self.reporter = schedule, evaluate, reporter
-        stepping = cast(nn.Module, torch.compile(model)) if settings.compile else model
-        self.stepper = Stepper(stepping, objective, optimizer, settings, flops_per_token)
+        self.stepper = Stepper(model, objective, optimizer, settings, flops_per_token)
         run.begin(
             {
                 "train": asdict(settings),
@@ -116,7 +116,8 @@ class _Loop:
         self.reporter.say(f"Resuming after step {checkpoint.step:,}.")
 
     def run_to_end(self) -> TrainResult:
-        with StopSignals() as signals:
+        compiled = compiled_blocks(self.model) if self.settings.compile else nullcontext()
+        with StopSignals() as signals, compiled:
             while True:
                 improved = False
                 if self._due(self.settings.evaluate_every) and not self._evaluated() and not signals.received:
@@ -193,7 +194,8 @@ class _Loop:
         """Evaluation leaves no trace: not in the random numbers, the weights, the mode, the training time."""
         assert self.evaluate is not None
         self._publish(self.meter.collect())
-        with self.stopwatch.paused(), preserved_random_state(), torch.no_grad(), weights:
+        uncompiled = torch.compiler.set_stance("force_eager")
+        with self.stopwatch.paused(), preserved_random_state(), torch.no_grad(), weights, uncompiled:
             self.model.eval()
             with self.settings.autocast(self.device):
                 figures = {name: float(value) for name, value in self.evaluate(self.model).items()}

@@ -22,7 +22,7 @@ class TrainSettings:
     accumulate: int = 1  # micro-batches for each update
     clip: float | None = 1.0  # largest gradient norm; None leaves gradients as they are
     precision: Literal["float32", "bfloat16"] = "float32"  # bfloat16 by autocast: weights stay float32
-    compile: bool = False  # torch.compile of the model; changing shapes are allowed
+    compile: bool = False  # each block by torch.compile, for changing shapes
     device: str = "auto"  # "auto" takes CUDA where it is present
     seed: int = 0
 

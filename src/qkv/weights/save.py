@@ -1,4 +1,4 @@
-"""A model as a folder: `config.json` says what to build, `model.safetensors` holds its tensors under canonical names."""
+"""A model as a folder: `config.json` says what to build, `model.safetensors` holds its tensors by canonical names."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TENSOR_FILE = "model.safetensors"
 
 
 def tensors_of(model: nn.Module) -> dict[str, Tensor]:
-    """The model's tensors by name; one that several places share (tied embeddings) appears once, under its first name."""
+    """The model's tensors by name; one that several places share (tied embeddings) stands once, under its first name."""
     state: dict[str, Tensor] = model.state_dict()
     first_place: set[tuple[int, int]] = set()
     named = {}
@@ -37,4 +37,4 @@ def save_model(model: SequenceToSequence, folder: Path, tensors: Mapping[str, Te
         write_tensors(folder / TENSOR_FILE, tensors if tensors is not None else tensors_of(model))
         write_json(folder / CONFIG_FILE, config_of(model))
     except WRITE_ERRORS as error:
-        raise QkvError(f"Cannot write the model to {folder}: {error}; free some space or name another folder.") from error
+        raise QkvError(f"Cannot write the model to {folder}: {error}; make room or name another folder.") from error

@@ -14,8 +14,8 @@ from torch.autograd.function import once_differentiable
 from qkv.errors import QkvError
 from qkv.train.objectives.loss import Loss
 
-# Logits widened to float32 at one time: 64 MiB of them, whatever the batch and the vocabulary.
-WIDENED_AT_ONCE = 2**24
+# Logits widened to float32 at one time: 256 MiB of them, whatever the batch and the vocabulary.
+WIDENED_AT_ONCE = 2**26
 
 
 class Pairs(Protocol):
@@ -44,7 +44,7 @@ class SequenceToSequenceLoss:
     def measure(self, model: nn.Module, batch: Pairs) -> dict[str, Loss]:
         """The smoothed loss, and the plain negative log-likelihood that perplexity is made of (without gradient)."""
         lengths = batch.target_lengths - 1  # [b] <s> is read but not predicted
-        logits = model(batch.source, batch.source_lengths, batch.target[:, :-1], lengths)  # [b t v]
+        logits = model(batch.source, batch.source_lengths, batch.target[:, :-1])  # [b t v]
         wanted = batch.target[:, 1:]  # [b t]
         # Lengths decide what counts: a pad id inside a sentence would be a token like any other.
         real = torch.arange(wanted.shape[1], device=wanted.device) < lengths[:, None]  # [b t]

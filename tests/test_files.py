@@ -3,7 +3,7 @@ import os
 import pytest
 
 from qkv.errors import QkvError
-from qkv.look.files import write_whole
+from qkv.files import write_whole
 
 
 def test_makes_the_folder_and_leaves_only_the_file(tmp_path):

@@ -1,0 +1,28 @@
+"""How much arithmetic a step takes, counted by running one."""
+
+from typing import Any
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from qkv.models.sequence_to_sequence import SequenceToSequence
+
+
+def flops_per_target_token(model: SequenceToSequence, batch: Any, rows: int = 4) -> float:
+    """Floating-point operations of matrix products, forward and backward, for each predicted token of a batch.
+
+    Counted on the first rows of the batch on the CPU, because kernels that a GPU fuses (a whole recurrent layer in one
+    call) cannot be seen into. Padding is counted: it is computed like anything else.
+    """
+    place = next(model.parameters()).device
+    gradients = [parameter.grad for parameter in model.parameters()]
+    generator = torch.get_rng_state()
+    model.to("cpu")
+    with FlopCounterMode(display=False) as counter:
+        logits = model(batch.source[:rows].cpu(), batch.source_lengths[:rows].cpu(), batch.target[:rows, :-1].cpu())
+        logits.sum().backward()
+    model.to(place)
+    for parameter, gradient in zip(model.parameters(), gradients, strict=True):
+        parameter.grad = gradient
+    torch.set_rng_state(generator)
+    return counter.get_total_flops() / int((batch.target_lengths[:rows] - 1).sum())
