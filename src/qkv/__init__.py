@@ -1,1 +1,75 @@
-"""qkv: every transformer, from one set of parts."""
+"""qkv: every transformer, from one set of parts.
+
+    import qkv
+
+    pairs = qkv.read_pairs("words.tsv", source="word", target="phonemes")
+    model = qkv.train_text_to_text(pairs, "runs/words")
+    print(model("cough"))
+    qkv.look_at(model, ["cough"], html="cough.html")
+
+Importing qkv imports nothing else: a name is fetched, and torch with it, when it is first used.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from qkv.api.choices import DataSettings, NewTokenizer
+    from qkv.api.families import family_sizes
+    from qkv.api.looking import look_at
+    from qkv.api.pairs import hold_out, read_pairs
+    from qkv.api.scores import Scores
+    from qkv.api.training import load, read_result, train_text_to_text
+    from qkv.data.tokenizer import TextTokenizer
+    from qkv.errors import QkvError
+    from qkv.generate.text import TextToText
+    from qkv.train.settings import TrainSettings
+
+__all__ = [
+    "DataSettings",
+    "NewTokenizer",
+    "QkvError",
+    "Scores",
+    "TextToText",
+    "TextTokenizer",
+    "TrainSettings",
+    "family_sizes",
+    "hold_out",
+    "load",
+    "look_at",
+    "read_pairs",
+    "read_result",
+    "train_text_to_text",
+]
+
+_HOMES = {
+    "DataSettings": "qkv.api.choices",
+    "NewTokenizer": "qkv.api.choices",
+    "QkvError": "qkv.errors",
+    "Scores": "qkv.api.scores",
+    "TextToText": "qkv.generate.text",
+    "TextTokenizer": "qkv.data.tokenizer",
+    "TrainSettings": "qkv.train.settings",
+    "family_sizes": "qkv.api.families",
+    "hold_out": "qkv.api.pairs",
+    "load": "qkv.api.training",
+    "look_at": "qkv.api.looking",
+    "read_pairs": "qkv.api.pairs",
+    "read_result": "qkv.api.training",
+    "train_text_to_text": "qkv.api.training",
+}
+_ROOMS = ("errors", "files", "data", "parts", "models", "weights", "train", "generate", "look", "api", "cli")
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return import_module("importlib.metadata").version("qkv")
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    if name in _ROOMS:
+        return import_module(f"qkv.{name}")
+    raise AttributeError(f"module 'qkv' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), "__version__", *__all__, *_ROOMS])

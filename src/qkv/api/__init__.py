@@ -1,0 +1,1 @@
+"""Whole jobs in a few lines: read pairs, train, load, score, look. `import qkv` gives these names."""

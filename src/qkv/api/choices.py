@@ -1,0 +1,95 @@
+"""What a person chooses for a training: how texts are cut, how large the model is, how batches are made."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from difflib import get_close_matches
+from typing import Any
+
+from qkv.api.pairs import Pair
+from qkv.data.plan import Batching, TokenBudget
+from qkv.data.tokenizer import TextTokenizer
+from qkv.errors import QkvError
+from qkv.models.catalogue import Family, find_family
+
+SMALL = "small"
+# A size for the data that one person has and the machine on their desk. No paper published it.
+_SMALL_TRANSFORMER = {
+    "width": 256, "hidden": 1024, "heads": 4, "encoder_layers": 3, "decoder_layers": 3, "dropout": 0.1,
+}  # fmt: skip
+SMALL_SIZES: dict[str, dict[str, Any]] = {
+    "transformer": _SMALL_TRANSFORMER,
+    "transformer-prenorm": _SMALL_TRANSFORMER,
+    "transformer-admin": _SMALL_TRANSFORMER,
+    "marian": {
+        "width": 256, "encoder_hidden": 1024, "decoder_hidden": 1024, "encoder_heads": 4, "decoder_heads": 4,
+        "encoder_layers": 3, "decoder_layers": 3, "dropout": 0.1,
+    },
+    "rnn": {"embedding": 256, "width": 256, "alignment": 256, "maxout": 256, "dropout": 0.2},
+}  # fmt: skip
+VOCABULARIES = ("vocabulary", "source_vocabulary")  # sizes that follow from the tokenizers
+
+Sizes = str | Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class NewTokenizer:
+    """A tokenizer that is yet to be trained on the data: its kind, and the most tokens it may have."""
+
+    kind: str = "bpe"
+    vocabulary: int | None = None
+    lowercase: bool = False
+
+    def train(self, texts: Sequence[str]) -> TextTokenizer:
+        return TextTokenizer.train(self.kind, texts, vocabulary=self.vocabulary, lowercase=self.lowercase)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataSettings:
+    """How pairs become batches."""
+
+    batching: Batching = TokenBudget(4096)  # noqa: RUF009 (frozen)
+    max_length: int | None = 256  # tokens a side; a training pair with a longer side is left out
+    subword_dropout: float = 0.0  # of BPE merges; the texts are then cut anew each epoch [provilkov2020 §3.1]
+    hold_out: float = 0.02  # share of the sources to validate on where no validation pairs are given; 0 for none
+
+
+def make_tokenizers(
+    pairs: Sequence[Pair], source: NewTokenizer | TextTokenizer, target: NewTokenizer | TextTokenizer | None
+) -> tuple[TextTokenizer, TextTokenizer]:
+    """The tokenizers of both sides; without one for the target, the source's serves (and is trained on) both."""
+    sources, targets = [source for source, _ in pairs], [target for _, target in pairs]
+    if target is None:
+        shared = source.train(sources + targets) if isinstance(source, NewTokenizer) else source
+        return shared, shared
+    return (
+        source.train(sources) if isinstance(source, NewTokenizer) else source,
+        target.train(targets) if isinstance(target, NewTokenizer) else target,
+    )
+
+
+def choose_sizes(family: str, sizes: Sizes, source: TextTokenizer, target: TextTokenizer) -> Any:
+    """The family's sizes: a named size, or changes to the small one; the vocabularies are the tokenizers'."""
+    chosen = find_family(family)
+    known = {field.name for field in fields(chosen.sizes_type)}
+    values = named_sizes(chosen, sizes) if isinstance(sizes, str) else {**named_sizes(chosen, SMALL), **sizes}
+    given = [name for name in VOCABULARIES if not isinstance(sizes, str) and name in sizes]
+    if given:
+        raise QkvError(f"The size {given[0]} follows from the tokenizer: give the tokenizer its vocabulary instead.")
+    values["vocabulary"] = target.size
+    if source is not target:
+        if "source_vocabulary" not in known:
+            raise QkvError(f"Family {family} has one vocabulary for both sides: give one tokenizer that serves both.")
+        values["source_vocabulary"] = source.size
+    return chosen.sizes(values)
+
+
+def named_sizes(family: Family, name: str) -> dict[str, Any]:
+    """`small` or a size published with the family, without its vocabularies."""
+    if name == SMALL:
+        return dict(SMALL_SIZES[family.name])
+    if name not in family.published:
+        names = [SMALL, *family.published]
+        near = get_close_matches(name, names, 1)
+        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(names)}."
+        raise QkvError(f"Family {family.name} has no size called {name}: {hint}")
+    return {key: value for key, value in asdict(family.published[name]).items() if key not in VOCABULARIES}

@@ -1,0 +1,59 @@
+"""Attention of texts as pages and images, in one call."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from qkv.generate.text import TextToText
+
+from qkv.errors import QkvError
+from qkv.look.draw import draw_record, write_png
+from qkv.look.maps import AttentionRecord
+from qkv.look.page import write_page
+from qkv.look.record import record_attention, record_text
+
+
+def look_at(
+    model: TextToText,
+    texts: Sequence[str],
+    *,
+    targets: Sequence[str] | None = None,
+    html: Path | str | None = None,
+    png: Path | str | None = None,
+) -> list[AttentionRecord]:
+    """What the model looks at while it reads each text and writes its answer, or the target given for it.
+
+    `html` names one page for all texts; `png` names an image, numbered where there are several texts. A record shows
+    itself in a notebook.
+    """
+    if isinstance(texts, str):
+        raise QkvError("look_at wants a list of texts: put the one text into brackets.")
+    if not texts:
+        raise QkvError("There is no text to look at: give at least one.")
+    if targets is not None and len(targets) != len(texts):
+        raise QkvError(
+            f"There are {len(texts)} texts and {len(targets)} targets: each text needs one, or none has any."
+        )
+    source, target = model.source_tokenizer, model.target_tokenizer
+    if targets is None:
+        records = [record_text(model.model, text, source, target) for text in texts]
+    else:
+        records = []
+        for text, wanted in zip(texts, targets, strict=True):
+            read = [*source.encode([text])[0], source.end]
+            written = [*target.encode([wanted])[0], target.end]
+            record = record_attention(model.model, read, written, source, target)
+            records.append(replace(record, source=text, target=wanted))
+    if html is not None:
+        write_page(records, Path(html))
+    if png is not None:
+        for record, file in zip(records, numbered(Path(png), len(records)), strict=True):
+            write_png(draw_record(record), file)
+    return records
+
+
+def numbered(file: Path, count: int) -> list[Path]:
+    """The file itself for one image; `name-1.png`, `name-2.png`, … for several."""
+    if count == 1:
+        return [file]
+    return [file.with_name(f"{file.stem}-{number}{file.suffix}") for number in range(1, count + 1)]

@@ -1,0 +1,218 @@
+"""A whole text-to-text training, put together from the rooms: the one place where that is done."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+from qkv.generate.text import TextToText, load_tokenizers, save_tokenizers
+from torch import nn
+
+from qkv.api.choices import DataSettings, NewTokenizer, Sizes, choose_sizes, make_tokenizers
+from qkv.api.pairs import Pair, fingerprint, hold_out
+from qkv.data.pairs import PairBatch, PairBatches, Pairs, ordered_batches
+from qkv.data.tokenizer import TextTokenizer
+from qkv.errors import QkvError
+from qkv.models.catalogue import build, find_family
+from qkv.models.sequence_to_sequence import SequenceToSequence
+from qkv.parts.residual import Admin, profile_admin
+from qkv.parts.stack import Stack
+from qkv.train.evaluation import ValidationLoss
+from qkv.train.flops import flops_per_target_token
+from qkv.train.loop import train
+from qkv.train.objectives.loss import Objective
+from qkv.train.objectives.sequence_to_sequence import SequenceToSequenceLoss
+from qkv.train.optimizers import adamw
+from qkv.train.provenance import describe
+from qkv.train.reporter import Reporter
+from qkv.train.run_folder import RunFolder
+from qkv.train.schedules import Cosine, Schedule
+from qkv.train.settings import TrainSettings
+from qkv.train.state import TrainResult
+
+EvaluateText = Callable[[TextToText], Mapping[str, float]]
+MakeOptimizer = Callable[[nn.Module], torch.optim.Optimizer]
+CountFlops = Callable[[SequenceToSequence, PairBatch], float]  # of a typical batch, for each predicted token
+
+VALIDATION_TOKENS = 8192  # of a validation batch
+WARMUP = 200  # steps, or a tenth of the budget where that is shorter
+SETTINGS = TrainSettings(minutes=5, evaluate_every=200, save_every=200, keep=1, patience=10)
+
+
+def train_text_to_text(
+    pairs: Sequence[Pair],
+    folder: Path | str,
+    *,
+    valid: Sequence[Pair] | None = None,
+    tokenizer: NewTokenizer | TextTokenizer = NewTokenizer("bpe", 8000),  # noqa: B008 (frozen)
+    target_tokenizer: NewTokenizer | TextTokenizer | None = None,
+    family: str = "transformer-prenorm",
+    sizes: Sizes = "small",
+    data: DataSettings = DataSettings(),  # noqa: B008 (frozen)
+    settings: TrainSettings = SETTINGS,
+    objective: Objective = SequenceToSequenceLoss(),  # noqa: B008 (frozen)
+    optimizer: MakeOptimizer = partial(adamw, betas=(0.9, 0.98)),  # noqa: B008 (never changed)
+    schedule: Schedule | None = None,
+    evaluate: EvaluateText | None = None,
+    flops: CountFlops = flops_per_target_token,
+    reporter: Reporter | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+) -> TextToText:
+    """Train a model that turns source texts into target texts; it is returned, and left in `folder` with its history.
+
+    Without `valid` pairs a share of the sources is held out. One `tokenizer` serves both sides unless the target has
+    its own. `sizes` is `small`, a size published with the family, or changes to the small one by name. `optimizer`
+    makes one for the model, `schedule` is by default a cosine over the budget. Every evaluation measures loss and
+    perplexity on the validation pairs and adds what `evaluate` says of the model so far, for example `Scores`.
+    `flops` counts the arithmetic of a typical batch for each token.
+
+    With `resume` a run that was stopped goes on with the tokenizers it has; with `overwrite` it is begun anew. What
+    came of a run stays in its folder: `read_result`.
+    """
+    say = (reporter or Reporter()).say
+    folder = Path(folder)
+    find_family(family)
+    if not overwrite:  # a folder in the way is told before anyone waits
+        RunFolder(folder, save_model=no_model, resume=resume)
+    pairs = list(pairs)
+    if valid is None and data.hold_out:
+        pairs, valid = hold_out(pairs, data.hold_out)
+    if not pairs:
+        raise QkvError("There are no pairs to train on: give at least one source with its target.")
+
+    if resume:
+        source_tokenizer, own_target_tokenizer = load_tokenizers(folder)
+    else:
+        source_tokenizer, own_target_tokenizer = make_tokenizers(pairs, tokenizer, target_tokenizer)
+    chosen_sizes = choose_sizes(family, sizes, source_tokenizer, own_target_tokenizer)
+    cut = partial(_cut, source_tokenizer=source_tokenizer, target_tokenizer=own_target_tokenizer)
+    train_pairs = cut(pairs, data.max_length)
+    batches = PairBatches(
+        partial(_cut_anew, cut, pairs, data) if data.subword_dropout else train_pairs,
+        data.batching,
+        seed=settings.seed,
+    )
+    typical = _typical_batch(train_pairs, data)
+
+    torch.manual_seed(settings.seed)
+    model = build(family, chosen_sizes)
+    _profile_stacks(model, typical)
+    flops_per_token = flops(model, typical)
+    model.to(settings.torch_device())
+    text_to_text = TextToText(model, source_tokenizer, own_target_tokenizer)
+
+    run = RunFolder(
+        folder,
+        save_model=lambda _, where: text_to_text.save(where),
+        settings={
+            "family": family,
+            "sizes": asdict(chosen_sizes),
+            "tokenizers": [source_tokenizer.fingerprint(), own_target_tokenizer.fingerprint()],
+            "data": {**describe(data), "batching": repr(data.batching)},
+        },
+        data_fingerprint=fingerprint([*pairs, *(valid or [])]),
+        resume=resume,
+        overwrite=overwrite,
+    )
+    if not resume:  # before the first checkpoint, which is worth nothing without them
+        save_tokenizers(folder, source_tokenizer, own_target_tokenizer)
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    say(
+        f"{len(train_pairs):,} pairs to train on"
+        + (f" ({train_pairs.dropped:,} longer than {data.max_length} tokens left out)" if train_pairs.dropped else "")
+        + f", {len(valid or []):,} to validate on; {family}, {parameters:,} parameters."
+    )
+    train(
+        model,
+        objective,
+        batches,
+        settings,
+        run,
+        optimizer=optimizer(model),
+        schedule=schedule or _default_schedule(settings),
+        evaluate=_evaluation(text_to_text, cut(valid) if valid else None, evaluate, data),
+        flops_per_token=flops_per_token,
+        reporter=reporter,
+    )
+    return text_to_text
+
+
+def load(folder: Path | str, device: str = "auto") -> TextToText:
+    """The model and tokenizers of a folder, ready to run; `auto` takes CUDA where it is present."""
+    return TextToText.load(Path(folder), TrainSettings(steps=1, device=device).torch_device())
+
+
+def read_result(folder: Path | str) -> TrainResult:
+    """What came of a finished run, from its folder: steps, tokens, operations, seconds and validation figures."""
+    run = RunFolder(folder, save_model=no_model, resume=True)
+    final = [record for record in run.records() if record["kind"] == "final"]
+    if not final:
+        raise QkvError(f"The run in {folder} is not finished: resume it first.")
+    names = ("step", "tokens", "flops", "seconds", "wall_seconds", "figures", "weights")
+    return TrainResult(folder=Path(folder), **{name: final[-1][name] for name in names})
+
+
+def no_model(model: nn.Module, folder: Path) -> None:
+    """For a run folder that is only looked into."""
+    raise QkvError(f"{folder} was opened to be read, so no model can be saved there.")
+
+
+def _cut(
+    pairs: Sequence[Pair],
+    max_length: int | None = None,
+    subword_dropout: float = 0.0,
+    *,
+    source_tokenizer: TextTokenizer,
+    target_tokenizer: TextTokenizer,
+) -> Pairs:
+    sources, targets = [source for source, _ in pairs], [target for _, target in pairs]
+    return Pairs.from_texts(
+        sources, targets, source_tokenizer, target_tokenizer, max_length=max_length, subword_dropout=subword_dropout
+    )
+
+
+def _cut_anew(cut: Callable[..., Pairs], pairs: Sequence[Pair], data: DataSettings, epoch: int) -> Pairs:
+    return cut(pairs, data.max_length, data.subword_dropout)
+
+
+def _typical_batch(pairs: Pairs, data: DataSettings) -> PairBatch:
+    """The batch in the middle when those of an epoch are ordered by how wide they are."""
+    plan = data.batching.plan(pairs.source.lengths, pairs.target.lengths, np.random.default_rng(0))
+    plan.sort(key=lambda planned: planned.source_width + planned.target_width)
+    return pairs.batch(plan[len(plan) // 2])
+
+
+def _profile_stacks(model: SequenceToSequence, batch: PairBatch) -> None:
+    """Admin's residuals are balanced once before training, each stack for itself. [liu2020 §4.2]"""
+    for stack in model.modules():
+        if isinstance(stack, Stack) and any(isinstance(step, Admin) for step in stack.modules()):
+            profile_admin(stack, lambda: model(batch.source, batch.source_lengths, batch.target[:, :-1]))
+
+
+def _default_schedule(settings: TrainSettings) -> Schedule:
+    return Cosine(warmup=WARMUP if settings.steps is None else min(WARMUP, settings.steps // 10), floor=0.02)
+
+
+def _evaluation(
+    text_to_text: TextToText, valid: Pairs | None, evaluate: EvaluateText | None, data: DataSettings
+) -> Callable[[nn.Module], dict[str, float]] | None:
+    """Loss and perplexity on the validation pairs, and what the caller's own evaluation says."""
+    if valid is None and evaluate is None:
+        return None
+    losses = None
+    if valid is not None:
+        longest = int(max(valid.source.lengths.max(), valid.target.lengths.max()))
+        batches = [batch for _, batch in ordered_batches(valid, max(VALIDATION_TOKENS, longest))]
+        losses = ValidationLoss(SequenceToSequenceLoss(smoothing=0.0), batches)
+
+    def figures(model: nn.Module) -> dict[str, float]:
+        found: dict[str, float] = {}
+        if losses is not None:
+            measured = losses(model)
+            found = {"loss": measured["loss"], "perplexity": measured["perplexity"]}
+        return {**found, **(evaluate(text_to_text) if evaluate is not None else {})}
+
+    return figures
