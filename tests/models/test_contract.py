@@ -183,7 +183,7 @@ def test_dropout_falls_in_training_alone(model: SequenceToSequence) -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_it_compiles(family: str) -> None:
-    """Traced as one graph and run as traced, no code generated. Torch's own GRU is not traced and may break the graph."""
+    """Traced as one graph and run as traced, no code generated. Torch cannot trace its GRU, which may break it."""
     model = small_model(family)
     (source, lengths), target = sources(model), targets(model)
     recurrent = any(isinstance(module, nn.RNNBase) for module in model.modules())

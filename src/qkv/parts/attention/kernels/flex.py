@@ -40,7 +40,10 @@ def flex(
         return score + bias[row if bias.shape[0] > 1 else 0, head if bias.shape[1] > 1 else 0, query, key]
 
     blocks = None if mask is None or mask.flag == "all" else block_mask(mask)
-    attend = _compiled() if q.is_cuda else _plain
+    if torch.compiler.is_compiling():  # the graph around this call compiles it too
+        attend: Callable[..., Tensor] = flex_attention
+    else:
+        attend = _compiled() if q.is_cuda else _plain
     return attend(
         q,
         k,
@@ -56,7 +59,8 @@ def block_mask(mask: Mask) -> BlockMask:
     """The rule as a block-sparse map. Maps that depend on no batch are kept, by the value of the rule."""
     query, key = mask.query, mask.key
     if query.documents is None and key.documents is None:
-        return _batchless_map(mask.rule, query.size, query.start, key.size, key.start, str(mask.device))
+        make = _batchless_map if torch.compiler.is_compiling() else _kept_map
+        return make(mask.rule, query.size, query.start, key.size, key.start, str(mask.device))
     rows = next(len(side.documents) for side in (query, key) if side.documents is not None)
 
     def visible(row: Tensor, head: Tensor, query_slot: Tensor, key_slot: Tensor) -> Tensor:
@@ -70,6 +74,11 @@ def block_mask(mask: Mask) -> BlockMask:
 
 
 @lru_cache(maxsize=64)
+def _kept_map(rule: Rule, queries: int, query_start: int, keys: int, key_start: int, device: str) -> BlockMask:
+    with torch.inference_mode(False):  # a map first made while decoding serves training later
+        return _batchless_map(rule, queries, query_start, keys, key_start, device)
+
+
 def _batchless_map(rule: Rule, queries: int, query_start: int, keys: int, key_start: int, device: str) -> BlockMask:
     def visible(row: Tensor, head: Tensor, query_slot: Tensor, key_slot: Tensor) -> Tensor:
         return rule.sees(Sight(query_slot + query_start, None), Sight(key_slot + key_start, None))

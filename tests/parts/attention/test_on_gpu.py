@@ -1,0 +1,176 @@
+"""The same comparisons on a GPU: torch's CUDA kernels, FlexAttention compiled, and a whole attention compiled.
+
+pytest -m gpu tests/parts
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from qkv.parts.attention.attention import Attention, CrossAttention
+from qkv.parts.attention.cache import Cache, PreallocatedCache
+from qkv.parts.attention.kernels.choose import Kernel, choose_kernel
+from qkv.parts.attention.kernels.exact import exact
+from qkv.parts.attention.kernels.flex import flex
+from qkv.parts.attention.kernels.fused import fused
+from qkv.parts.attention.visibility import Causal, Mask, NotPadding, SameDocument, Tokens, Window
+from qkv.parts.context import Context
+from qkv.parts.position import Rotary, rotary_rates
+from tests.parts.attention.cases import LENGTHS, SITUATIONS, documents, mask
+from tests.parts.attention.kernels.compare import Inputs, answers, assert_same, inputs
+
+pytestmark = pytest.mark.gpu
+
+# float32 products may be summed in another order and, in torch's memory-efficient kernel, in parts of TF32.
+FULL = {"atol": 2e-5, "rtol": 1e-4}
+# A rounding to bfloat16 is up to 2⁻⁹ ≈ 0.2%; scores, weights and outputs are rounded in turn.
+HALF = {"atol": 0.04, "rtol": 0.04}
+
+
+@pytest.fixture(autouse=True)
+def fresh_compiler() -> None:
+    """A compiled function keeps a few variants only; every test starts with none."""
+    torch._dynamo.reset()
+
+
+def compare(kernel: Kernel, given: Inputs, m: Mask, scale: float | None = None) -> None:
+    """Outputs and gradients as those of `exact`; exact zeros for a query that sees no key."""
+    found, expected = answers(kernel, given, m, scale), answers(exact, given, m, scale)
+    assert_same(found, expected, **(FULL if given.q.dtype == torch.float32 else HALF))
+    rows, _, queries, _ = given.q.shape
+    hidden = ~m.dense.any(-1).expand(rows, 1, queries)[:, 0]  # [b q]
+    assert (found["o"].transpose(1, 2)[hidden] == 0).all()
+    assert (found["gradient of q"].transpose(1, 2)[hidden] == 0).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("bias", [False, True], ids=["plain", "bias"])
+@pytest.mark.parametrize("size", LENGTHS)
+@pytest.mark.parametrize("name", SITUATIONS)
+def test_fused_is_exact(name: str, size: int, bias: bool, dtype: torch.dtype) -> None:
+    given = inputs(size, size, width=16, value_width=16, bias=bias, dtype=dtype, device="cuda")
+    compare(fused, given, mask(SITUATIONS[name], size, "cuda"))
+
+
+@pytest.mark.parametrize("name", SITUATIONS)
+def test_compiled_flex_is_exact(name: str) -> None:
+    """130 slots: two blocks, the second nearly empty."""
+    given = inputs(130, 130, width=16, value_width=16, bias=True, device="cuda")
+    compare(flex, given, mask(SITUATIONS[name], 130, "cuda"))
+
+
+@pytest.mark.parametrize("size", [1, 9])
+@pytest.mark.parametrize("name", ["causal", "packed"])
+def test_compiled_flex_is_exact_for_short_rows(name: str, size: int) -> None:
+    compare(flex, inputs(size, size, width=16, value_width=16, device="cuda"), mask(SITUATIONS[name], size, "cuda"))
+
+
+@pytest.mark.parametrize("name", ["sparse transformer", "causal, padded left"])
+def test_compiled_flex_is_exact_to_the_precision_of_bfloat16(name: str) -> None:
+    given = inputs(300, 300, width=64, value_width=64, bias=True, dtype=torch.bfloat16, device="cuda")
+    compare(flex, given, mask(SITUATIONS[name], 300, "cuda"))
+
+
+@pytest.mark.parametrize(
+    ("kernel", "key_value_heads", "bias", "name"),
+    [
+        *((fused, heads, bias, name) for heads in (1, 2) for bias in (False, True) for name in ("causal", "packed")),
+        (flex, 1, False, "causal"),
+        (flex, 2, True, "causal, padded left"),
+    ],
+)
+def test_shared_keys_and_wider_values(kernel: Kernel, key_value_heads: int, bias: bool, name: str) -> None:
+    given = inputs(65, 65, key_value_heads=key_value_heads, width=16, value_width=32, bias=bias, device="cuda")
+    compare(kernel, given, mask(SITUATIONS[name], 65, "cuda"), scale=0.2)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "name", "sizes"),
+    [
+        *((fused, name, sizes) for name in ("causal", "window") for sizes in ((1, 8, 9), (3, 6, 9), (9, 0, 4))),
+        (flex, "causal", (1, 8, 9)),
+        (flex, "all but the near past", (130, 70, 200)),
+    ],
+)
+def test_queries_and_keys_that_differ_in_number(kernel: Kernel, name: str, sizes: tuple[int, int, int]) -> None:
+    queries, start, keys = sizes
+    m = Mask(SITUATIONS[name].rule, Tokens(queries, start), Tokens(keys), "cuda")
+    compare(kernel, inputs(queries, keys, width=16, value_width=16, device="cuda"), m)
+
+
+def test_a_block_map_made_without_gradients_serves_training_too() -> None:
+    given = inputs(200, 200, width=16, value_width=16, device="cuda")
+    m = Mask(Causal() & Window(37), Tokens(200), Tokens(200), "cuda")
+    with torch.inference_mode():
+        flex(given.q, given.k, given.v, m)
+    m = Mask(Causal() & Window(37), Tokens(200), Tokens(200), "cuda")
+    compare(flex, given, m)
+
+
+def test_long_masked_rows_go_to_flex_and_come_back_right() -> None:
+    given = inputs(2100, 2100, heads=2, width=16, value_width=16, rows=1, device="cuda")
+    m = Mask(Causal() & Window(64), Tokens(2100), Tokens(2100), "cuda")
+    assert choose_kernel(given.q, given.k, m, 0.0, record=False) is flex
+    compare(flex, given, m)
+
+
+def test_dropout_keeps_the_expectation() -> None:
+    draws, given = 4000, inputs(3, 5, heads=1, width=16, value_width=16, rows=1, device="cuda")
+    m = Mask(Causal(), Tokens(3, 2), Tokens(5), "cuda")
+    q, k, v = (x.expand(draws, -1, -1, -1) for x in (given.q, given.k, given.v))
+    expected = exact(given.q, given.k, given.v, m)[0]
+    for kernel in (exact, fused):
+        o = kernel(q, k, v, m, dropout=0.4)
+        assert ((o.mean(0) - expected).abs() <= 6 * o.std(0) / draws**0.5 + 1e-5).all()
+
+
+CONTEXTS: dict[str, Callable[[], Context]] = {
+    "plain": lambda: Context(tokens=Tokens(70)),
+    "padded": lambda: Context(tokens=Tokens.padded(torch.tensor([70, 33, 2]).cuda(), 70), visibility=NotPadding()),
+    "packed": lambda: Context(tokens=Tokens(70, documents=documents("packed", 70).cuda()), visibility=SameDocument()),
+}
+
+
+@pytest.mark.parametrize("kernel", [exact, fused, flex])
+@pytest.mark.parametrize("context", CONTEXTS)
+def test_a_whole_attention_compiles_into_one_graph(context: str, kernel: Kernel) -> None:
+    mixer = Attention(
+        32, 4, key_value_heads=2, visibility=Causal() & Window(9), rotary=Rotary(rotary_rates(8)), kernel=kernel
+    ).cuda()
+    x, pull = torch.randn(3, 70, 32).cuda(), torch.randn(3, 70, 32).cuda()
+
+    def trained(module: Callable[[Tensor, Context], Tensor]) -> tuple[Tensor, Tensor]:
+        mixer.zero_grad()
+        y = module(x, CONTEXTS[context]())
+        y.backward(pull)
+        assert mixer.project.weight.grad is not None
+        return y.detach(), mixer.project.weight.grad
+
+    found = trained(torch.compile(mixer, fullgraph=True))
+    mixer.kernel = exact
+    for one, other in zip(found, trained(mixer), strict=True):
+        torch.testing.assert_close(one, other, atol=2e-4, rtol=1e-3)
+
+
+@pytest.mark.parametrize("make", [Cache, lambda: PreallocatedCache(12)], ids=["growing", "preallocated"])
+@torch.no_grad()
+def test_caches_and_shared_memories_work_there_too(make: Callable[[], Cache]) -> None:
+    mixer, cross = Attention(32, 4, visibility=Causal()).cuda(), CrossAttention(32, 4).cuda()
+    x, memory = torch.randn(4, 12, 32).cuda(), torch.randn(2, 7, 32).cuda()
+    memory_tokens = Tokens.padded(torch.tensor([7, 3]).cuda(), 7)
+
+    def answer(part: Tensor, start: int, cache: Cache | None) -> Tensor:
+        tokens = Tokens(part.shape[1], start)
+        ctx = Context(tokens=tokens, visibility=NotPadding(), memory=memory, memory_tokens=memory_tokens, cache=cache)
+        y = cross(mixer(part, ctx), ctx)
+        if cache is not None:
+            cache.advance(tokens)
+        return y
+
+    cache = make()
+    found = torch.cat([answer(part, 3 * i, cache) for i, part in enumerate(x.split(3, 1))], 1)
+    torch.testing.assert_close(found, answer(x, 0, None), atol=2e-5, rtol=1e-4)
