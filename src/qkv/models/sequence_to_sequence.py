@@ -59,7 +59,7 @@ class SequenceToSequence(nn.Module, ABC):
 
 
 class EncoderDecoder(SequenceToSequence):
-    """Two stacks: the encoder reads the source; the decoder reads the target so far and, by cross-attention, the encoder."""
+    """Two stacks: one reads the source, the other the target so far and, by cross-attention, what the first made."""
 
     def __init__(
         self, source: nn.Module, encoder: nn.Module, target: nn.Module, decoder: nn.Module, head: nn.Module

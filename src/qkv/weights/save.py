@@ -17,7 +17,7 @@ TENSOR_FILE = "model.safetensors"
 
 
 def tensors_of(model: nn.Module) -> dict[str, Tensor]:
-    """The model's tensors by name; one that several places share (tied embeddings) stands once, under its first name."""
+    """The model's tensors by name; a shared one (tied embeddings) stands once, under its first name."""
     state: dict[str, Tensor] = model.state_dict()
     first_place: set[tuple[int, int]] = set()
     named = {}
