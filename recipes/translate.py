@@ -18,6 +18,7 @@ from typing import Annotated
 import torch
 import typer
 
+from qkv.data.fresh import FreshPairs
 from qkv.data.pairs import PairBatches, Pairs, ordered_batches
 from qkv.data.plan import TokenBudget
 from qkv.data.table import read_table
@@ -25,7 +26,7 @@ from qkv.data.tokenizer import TextTokenizer
 from qkv.generate.text import TextToText
 from qkv.models import rnn, transformer
 from qkv.models.catalogue import build
-from qkv.train import RunFolder, TrainSettings, ValidationLoss, WarmupStableDecay, adamw, train
+from qkv.train import Linear, RunFolder, TrainSettings, ValidationLoss, adamw, train
 from qkv.train.flops import flops_per_target_token
 from qkv.train.metrics import bleu, chrf
 from qkv.train.objectives.consistency import ConsistentLoss
@@ -61,7 +62,6 @@ def main(
     batch_tokens: int = 25_000,
     consistency: float = 0.0,
     subword_dropout: float = 0.1,
-    decay: float = 0.3,
     warmup: int = 1000,
     compile: bool = False,
     evaluate_every: int = 1000,
@@ -78,13 +78,9 @@ def main(
         TextTokenizer.train("bpe", train_texts[0] + train_texts[1], vocabulary=VOCABULARY).save(shared)
     tokenizer = TextTokenizer.load(shared)
 
-    def cut(texts: tuple[list[str], list[str]], dropout: float = 0.0, longest: int | None = None) -> Pairs:
-        return Pairs.from_texts(*texts, tokenizer, tokenizer, subword_dropout=dropout, max_length=longest)
-
-    batches = PairBatches(
-        lambda epoch: cut(train_texts, subword_dropout, LONGEST), TokenBudget(batch_tokens, multiple_of=4)
-    )
-    valid_pairs = cut(valid_texts, longest=LONGEST)
+    fresh = FreshPairs(*train_texts, tokenizer, tokenizer, subword_dropout=subword_dropout, max_length=LONGEST)
+    batches = PairBatches(fresh, TokenBudget(batch_tokens, multiple_of=4))
+    valid_pairs = Pairs.from_texts(*valid_texts, tokenizer, tokenizer, max_length=LONGEST)
     valid_batches = [batch for _, batch in ordered_batches(valid_pairs, batch_tokens)]
 
     torch.manual_seed(1)
@@ -119,7 +115,7 @@ def main(
         settings,
         RunFolder(out, save_model=lambda _, folder: translator.save(folder), resume=resume),
         optimizer=adamw(network, learning_rate=learning_rate, betas=(0.9, 0.98), weight_decay=0.01),
-        schedule=WarmupStableDecay(warmup=warmup, decay=decay),
+        schedule=Linear(warmup=warmup),
         evaluate=evaluate,
         flops_per_token=passes * flops_per_target_token(network, valid_batches[len(valid_batches) // 2]),
     )

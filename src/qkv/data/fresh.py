@@ -14,8 +14,8 @@ from qkv.data.tokenizer import TextTokenizer
 class FreshPairs:
     """A function from epoch to `Pairs` for `PairBatches`: the same texts, each time cut with other subword dropout.
 
-    Cutting hundreds of thousands of texts holds Python's lock for seconds, which would stall a loop that feeds a GPU; so
-    another process does it while the loop trains on the epoch before.
+    Cutting hundreds of thousands of texts holds Python's lock for seconds, which would stall a loop that feeds a GPU;
+    so another process does it while the loop trains on the epoch before.
     """
 
     def __init__(

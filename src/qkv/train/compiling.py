@@ -16,9 +16,9 @@ def compiled_blocks(model: nn.Module) -> Iterator[None]:
     Blocks of one make share their code, so a deep stack compiles as quickly as one block. Outside, the model is as it
     was: decoding with a cache, whose shapes grow, stays uncompiled.
     """
-    blocks = [module for module in model.modules() if isinstance(module, Block)] or [model]
+    blocks: list[nn.Module] = [module for module in model.modules() if isinstance(module, Block)] or [model]
     for block in blocks:
-        block.forward = torch.compile(block.forward, dynamic=True)
+        block.forward = torch.compile(block.forward, dynamic=True)  # type: ignore[method-assign]
     try:
         yield
     finally:
