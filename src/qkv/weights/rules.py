@@ -1,0 +1,180 @@
+"""Rules that turn the tensor names of another library into ours, and back.
+
+A map is a list of rules. A rule says which tensors of theirs are which of ours; `{}` in a name stands for a layer's
+index. Every rule owns its inverse, so what can be loaded can be exported. Nothing is skipped in silence: a tensor that
+no rule takes, and one that no rule gives, are errors that name it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from qkv.errors import QkvError
+
+NAMED_AT_MOST = 6  # missing tensors an error lists before it only counts them
+
+
+@dataclass(frozen=True)
+class Rename:
+    """The same tensor under another name."""
+
+    theirs: str
+    ours: str
+
+    @property
+    def their_names(self) -> tuple[str, ...]:
+        return (self.theirs,)
+
+    @property
+    def our_names(self) -> tuple[str, ...]:
+        return (self.ours,)
+
+    def to_ours(self, theirs: list[Tensor]) -> list[Tensor]:
+        return theirs
+
+    def to_theirs(self, ours: list[Tensor]) -> list[Tensor]:
+        return ours
+
+
+@dataclass(frozen=True)
+class Flatten(Rename):
+    """Theirs is a table of one row [1 n], ours the row [n]."""
+
+    def to_ours(self, theirs: list[Tensor]) -> list[Tensor]:
+        return [table.squeeze(0) for table in theirs]
+
+    def to_theirs(self, ours: list[Tensor]) -> list[Tensor]:
+        return [row[None] for row in ours]
+
+
+@dataclass(frozen=True)
+class Split:
+    """Theirs holds several of ours, of equal size, one below the other."""
+
+    theirs: str
+    ours: tuple[str, ...]
+
+    @property
+    def their_names(self) -> tuple[str, ...]:
+        return (self.theirs,)
+
+    @property
+    def our_names(self) -> tuple[str, ...]:
+        return self.ours
+
+    def to_ours(self, theirs: list[Tensor]) -> list[Tensor]:
+        (joined,) = theirs
+        if len(joined) % len(self.ours):
+            raise QkvError(f"{self.theirs} has {len(joined)} rows, which are not {len(self.ours)} equal parts.")
+        return list(joined.chunk(len(self.ours)))
+
+    def to_theirs(self, ours: list[Tensor]) -> list[Tensor]:
+        return [torch.cat(ours)]
+
+
+@dataclass(frozen=True)
+class Drop:
+    """A tensor of theirs that says nothing ours needs, and why. It may be absent, and is not exported."""
+
+    theirs: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Copy:
+    """A tensor of theirs that repeats another. It may be absent, must be equal, and is not exported."""
+
+    theirs: str
+    of: str
+
+
+Map = Sequence[Rename | Split | Drop | Copy]
+
+
+def rename_modules(names: Iterable[tuple[str, str]], kinds: Sequence[str] = ("weight", "bias")) -> Iterator[Rename]:
+    """Rules for every tensor of each module in a table of (theirs, ours)."""
+    for theirs, ours in names:
+        for kind in kinds:
+            yield Rename(f"{theirs}.{kind}", f"{ours}.{kind}")
+
+
+def to_ours(rules: Map, theirs: Mapping[str, Tensor], wanted: Collection[str]) -> dict[str, Tensor]:
+    """Our tensors from theirs; `wanted` are the names that must be filled: those of `qkv.weights.save.tensors_of`."""
+    left = dict(theirs)
+    filled: dict[str, Tensor] = {}
+    for rule in rules:
+        if isinstance(rule, Copy):
+            _check_copy(rule, theirs)
+        if isinstance(rule, Drop | Copy):
+            for name in _matches(rule.theirs, left):
+                del left[name]
+        else:
+            filled |= _apply(rule.their_names, rule.our_names, rule.to_ours, left)
+    _nothing_left("The weights hold tensors that this family has no place for", left)
+    _nothing_left("The weights lack tensors for", set(wanted) - set(filled))
+    _nothing_left("The weights hold more layers than the model", set(filled) - set(wanted))
+    return filled
+
+
+def to_theirs(rules: Map, ours: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Their tensors from ours: the inverse of `to_ours`."""
+    left = dict(ours)
+    filled: dict[str, Tensor] = {}
+    for rule in rules:
+        if not isinstance(rule, Drop | Copy):
+            filled |= _apply(rule.our_names, rule.their_names, rule.to_theirs, left)
+    _nothing_left("The other library has no place for", left)
+    return filled
+
+
+def _apply(
+    sources: Sequence[str],
+    targets: Sequence[str],
+    convert: Callable[[list[Tensor]], list[Tensor]],
+    left: dict[str, Tensor],
+) -> dict[str, Tensor]:
+    """One rule at every layer where one of its sources exists; takes them out of `left`."""
+    filled: dict[str, Tensor] = {}
+    for index in _indices(sources, left):
+        names = [source.format(index) for source in sources]
+        _nothing_left("The weights lack tensors for", {name for name in names if name not in left})
+        converted = convert([left.pop(name) for name in names])
+        filled |= dict(zip((target.format(index) for target in targets), converted, strict=True))
+    return filled
+
+
+def _pattern(name: str) -> re.Pattern[str]:
+    return re.compile(re.escape(name).replace(r"\{\}", r"(\d+)"))
+
+
+def _matches(name: str, tensors: Mapping[str, Tensor]) -> list[str]:
+    if "{}" not in name:
+        return [name] if name in tensors else []
+    pattern = _pattern(name)
+    return [candidate for candidate in tensors if pattern.fullmatch(candidate)]
+
+
+def _indices(names: Sequence[str], tensors: Mapping[str, Tensor]) -> list[str]:
+    """The layers at which any of the names exists; for names without a layer, one index that stands for nothing."""
+    if "{}" not in names[0]:
+        return [""] if any(name in tensors for name in names) else []
+    patterns = [_pattern(name) for name in names]
+    found = {match[1] for pattern in patterns for name in tensors if (match := pattern.fullmatch(name))}
+    return sorted(found, key=int)
+
+
+def _check_copy(rule: Copy, theirs: Mapping[str, Tensor]) -> None:
+    if rule.theirs in theirs and rule.of in theirs and not torch.equal(theirs[rule.theirs], theirs[rule.of]):
+        raise QkvError(f"{rule.theirs} differs from {rule.of}; a model of this family has one tensor for both.")
+
+
+def _nothing_left(complaint: str, names: Collection[str]) -> None:
+    if names:
+        listed = ", ".join(sorted(names)[:NAMED_AT_MOST])
+        more = len(names) - NAMED_AT_MOST
+        raise QkvError(f"{complaint}: {listed}{f' and {more} more' if more > 0 else ''}.")
