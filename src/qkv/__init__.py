@@ -4,7 +4,7 @@
 
     pairs = qkv.read_pairs("words.tsv", source="word", target="phonemes")
     model = qkv.train_text_to_text(pairs, "runs/words")
-    print(model("cough"))
+    print(model.run(["cough"])[0].text)
     qkv.look_at(model, ["cough"], html="cough.html")
 
 Importing qkv imports nothing else: a name is fetched, and torch with it, when it is first used.

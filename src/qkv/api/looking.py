@@ -4,9 +4,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from qkv.generate.text import TextToText
-
 from qkv.errors import QkvError
+from qkv.generate.text import TextToText
 from qkv.look.draw import draw_record, write_png
 from qkv.look.maps import AttentionRecord
 from qkv.look.page import write_page

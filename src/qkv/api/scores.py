@@ -5,10 +5,9 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Literal
 
-from qkv.generate.text import TextToText
-
 from qkv.api.pairs import Pair
 from qkv.errors import QkvError
+from qkv.generate.text import TextToText
 from qkv.train.metrics import (
     References,
     bleu,

@@ -7,14 +7,15 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from qkv.generate.text import TextToText, load_tokenizers, save_tokenizers
 from torch import nn
 
 from qkv.api.choices import DataSettings, NewTokenizer, Sizes, choose_sizes, make_tokenizers
 from qkv.api.pairs import Pair, fingerprint, hold_out
+from qkv.data.fresh import FreshPairs
 from qkv.data.pairs import PairBatch, PairBatches, Pairs, ordered_batches
 from qkv.data.tokenizer import TextTokenizer
 from qkv.errors import QkvError
+from qkv.generate.text import SHARED_FILE, SOURCE_FILE, TARGET_FILE, TextToText, load_tokenizers, save_tokenizers
 from qkv.models.catalogue import build, find_family
 from qkv.models.sequence_to_sequence import SequenceToSequence
 from qkv.parts.residual import Admin, profile_admin
@@ -88,10 +89,11 @@ def train_text_to_text(
     else:
         source_tokenizer, own_target_tokenizer = make_tokenizers(pairs, tokenizer, target_tokenizer)
     chosen_sizes = choose_sizes(family, sizes, source_tokenizer, own_target_tokenizer)
-    cut = partial(_cut, source_tokenizer=source_tokenizer, target_tokenizer=own_target_tokenizer)
-    train_pairs = cut(pairs, data.max_length)
+    tokenizers = (source_tokenizer, own_target_tokenizer)
+    train_pairs = Pairs.from_texts(*_sides(pairs), *tokenizers, max_length=data.max_length)
+    valid_pairs = Pairs.from_texts(*_sides(valid), *tokenizers) if valid else None
     batches = PairBatches(
-        partial(_cut_anew, cut, pairs, data) if data.subword_dropout else train_pairs,
+        _cut_anew(pairs, tokenizers, data, settings) if data.subword_dropout else train_pairs,
         data.batching,
         seed=settings.seed,
     )
@@ -102,7 +104,7 @@ def train_text_to_text(
     _profile_stacks(model, typical)
     flops_per_token = flops(model, typical)
     model.to(settings.torch_device())
-    text_to_text = TextToText(model, source_tokenizer, own_target_tokenizer)
+    text_to_text = TextToText(model, *tokenizers)
 
     run = RunFolder(
         folder,
@@ -110,15 +112,15 @@ def train_text_to_text(
         settings={
             "family": family,
             "sizes": asdict(chosen_sizes),
-            "tokenizers": [source_tokenizer.fingerprint(), own_target_tokenizer.fingerprint()],
+            "tokenizers": [each.fingerprint() for each in tokenizers],
             "data": {**describe(data), "batching": repr(data.batching)},
         },
         data_fingerprint=fingerprint([*pairs, *(valid or [])]),
         resume=resume,
         overwrite=overwrite,
     )
-    if not resume:  # before the first checkpoint, which is worth nothing without them
-        save_tokenizers(folder, source_tokenizer, own_target_tokenizer)
+    if not resume:
+        _leave_tokenizers(folder, tokenizers)
     parameters = sum(parameter.numel() for parameter in model.parameters())
     say(
         f"{len(train_pairs):,} pairs to train on"
@@ -133,7 +135,7 @@ def train_text_to_text(
         run,
         optimizer=optimizer(model),
         schedule=schedule or _default_schedule(settings),
-        evaluate=_evaluation(text_to_text, cut(valid) if valid else None, evaluate, data),
+        evaluate=_evaluation(text_to_text, valid_pairs, evaluate),
         flops_per_token=flops_per_token,
         reporter=reporter,
     )
@@ -160,22 +162,31 @@ def no_model(model: nn.Module, folder: Path) -> None:
     raise QkvError(f"{folder} was opened to be read, so no model can be saved there.")
 
 
-def _cut(
-    pairs: Sequence[Pair],
-    max_length: int | None = None,
-    subword_dropout: float = 0.0,
-    *,
-    source_tokenizer: TextTokenizer,
-    target_tokenizer: TextTokenizer,
-) -> Pairs:
-    sources, targets = [source for source, _ in pairs], [target for _, target in pairs]
-    return Pairs.from_texts(
-        sources, targets, source_tokenizer, target_tokenizer, max_length=max_length, subword_dropout=subword_dropout
-    )
+def _leave_tokenizers(folder: Path, tokenizers: tuple[TextTokenizer, TextTokenizer]) -> None:
+    """Write them before the first checkpoint, which is worth nothing without them, in the place of any from before."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in (SHARED_FILE, SOURCE_FILE, TARGET_FILE):
+            (folder / name).unlink(missing_ok=True)
+    except OSError as error:
+        raise QkvError(f"The run folder {folder} cannot be written ({error.strerror}): name another one.") from error
+    save_tokenizers(folder, *tokenizers)
 
 
-def _cut_anew(cut: Callable[..., Pairs], pairs: Sequence[Pair], data: DataSettings, epoch: int) -> Pairs:
-    return cut(pairs, data.max_length, data.subword_dropout)
+def _sides(pairs: Sequence[Pair]) -> tuple[list[str], list[str]]:
+    return [source for source, _ in pairs], [target for _, target in pairs]
+
+
+def _cut_anew(
+    pairs: Sequence[Pair], tokenizers: tuple[TextTokenizer, TextTokenizer], data: DataSettings, settings: TrainSettings
+) -> Callable[[int], Pairs]:
+    """A function from epoch to pairs; beside a GPU, which must not wait for it, it works in a process of its own."""
+    rate, longest = data.subword_dropout, data.max_length
+    for tokenizer in tokenizers:  # one that cannot drop anything says so here, not in the background
+        tokenizer.encode(["a"], subword_dropout=rate)
+    if settings.torch_device().type == "cuda":
+        return FreshPairs(*_sides(pairs), *tokenizers, subword_dropout=rate, max_length=longest)
+    return lambda epoch: Pairs.from_texts(*_sides(pairs), *tokenizers, subword_dropout=rate, max_length=longest)
 
 
 def _typical_batch(pairs: Pairs, data: DataSettings) -> PairBatch:
@@ -197,7 +208,7 @@ def _default_schedule(settings: TrainSettings) -> Schedule:
 
 
 def _evaluation(
-    text_to_text: TextToText, valid: Pairs | None, evaluate: EvaluateText | None, data: DataSettings
+    text_to_text: TextToText, valid: Pairs | None, evaluate: EvaluateText | None
 ) -> Callable[[nn.Module], dict[str, float]] | None:
     """Loss and perplexity on the validation pairs, and what the caller's own evaluation says."""
     if valid is None and evaluate is None:
