@@ -7,6 +7,8 @@ from qkv.errors import QkvError
 from qkv.generate.beam import beam_search, penalty
 from qkv.generate.decode import LengthLimit, greedy
 from tests.generate.models import END, START, log_probabilities, small_model, sources
+from tests.models.small import CASES
+from tests.models.small import small_model as small_family
 
 LENGTHS = [3, 7, 1, 5, 4, 2]
 LIMIT = LengthLimit(2, 3)
@@ -171,3 +173,18 @@ def test_what_makes_no_sense_is_said(change, said):
 
 def test_no_sentence_gives_no_answer():
     assert beam_search(small_model(), torch.zeros(0, 3, dtype=torch.long), start=START, end=END) == []
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_family_decodes_a_batch_as_it_decodes_each_sentence(case):
+    model = small_family(case)
+    source, lengths = sources(LENGTHS, min(model.source_vocabulary, model.target_vocabulary))
+
+    def search(*rows):
+        return beam_search(model, *rows, start=START, end=END, beams=3, best=2, limit=LIMIT)
+
+    together = search(source, lengths)
+    for row, length, answer in zip(source, LENGTHS, together, strict=True):
+        (alone,) = search(row[None, :length])
+        assert [one.ids for one in answer] == [one.ids for one in alone]
+        assert [one.score for one in answer] == pytest.approx([one.score for one in alone], abs=1e-4)
