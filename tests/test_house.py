@@ -95,8 +95,8 @@ def make_targets() -> set[str]:
 @pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "docs/index.md", "docs/getting-started.md"])
 def test_every_make_command_in_the_text_exists(page: str) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")
-    code = "\n".join(re.findall(r"```.*?```|`[^`\n]+`", text, flags=re.DOTALL))
-    commands = set(re.findall(r"\bmake ([a-z][a-z-]*)", code))
+    code = "\n".join(re.findall(r"```.*?```|`[^`]+`", text, flags=re.DOTALL))
+    commands = set(re.findall(r"\bmake\s+([a-z][a-z-]*)", code))
     assert commands <= make_targets()
 
 
@@ -139,6 +139,24 @@ def test_the_constraints_pin_every_declared_dependency() -> None:
     declared = PROJECT["dependencies"] + [requirement for extra in extras for requirement in extra]
     names = {re.split(r"[\[<>=!~ ;]", requirement)[0] for requirement in declared}
     assert names - {"qkv"} <= pinned
+
+
+def test_every_file_of_the_package_is_installed_with_it() -> None:
+    """A style sheet or a data set that pyproject.toml forgets works in a clone and is missing once installed."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]
+    package = ROOT / "src" / "qkv"
+    listed = {file for pattern in settings["package-data"]["qkv"] for file in package.glob(pattern)}
+    needed = {file for file in package.rglob("*") if file.is_file() and file.suffix not in {".py", ".pyc"}}
+    assert sorted(needed - listed) == []
+
+
+def test_every_room_has_its_page_in_the_reference() -> None:
+    package = ROOT / "src" / "qkv"
+    rooms = {path.stem for path in package.iterdir() if path.suffix == ".py" or any(path.glob("*.py"))}
+    rooms -= {"__init__", "__main__"}
+    assert {page.stem for page in (ROOT / "docs" / "api").glob("*.md")} - {"index"} == rooms
+    toctree = (ROOT / "docs" / "api" / "index.md").read_text(encoding="utf-8").splitlines()
+    assert rooms <= set(toctree)
 
 
 def test_continuous_integration_runs_the_test_command_of_the_readme() -> None:
