@@ -1,6 +1,7 @@
 """The little that qkv's site needs beyond plain Sphinx.
 
 - An API page holds one line, `<!-- api: parts -->`; it is replaced by a section for each module of that room.
+- The symbols in the tables of `papers/` become links into those pages.
 - Docstrings are plain text in the style of the code (`names` in single backticks, `[vaswani2017 eq.1]` for papers,
   indented blocks for layouts). They are rewritten as reStructuredText, each citation a link to the paper's page.
 - Formulas become MathML, which browsers draw by themselves.
@@ -23,6 +24,7 @@ PACKAGE = ROOT / "src" / "qkv"
 API_PLACE = re.compile(r"^<!-- api: (\w+) -->$", flags=re.MULTILINE)
 CODE_SPAN = re.compile(r"(?::\w+(?::\w+)?:)?(``?)(.+?)\1", flags=re.DOTALL)
 CITATION = re.compile(r"\[([a-z]+\d{4}[a-z]?)((?: [^\]]*)?)\]")
+SYMBOL = re.compile(r"`(qkv\.[\w.]+)`")
 LIST_ITEM = re.compile(r"^(?:[-*]|\d+\.) ")
 
 
@@ -51,17 +53,21 @@ def front_door() -> str:
         home = getattr(thing, "__module__", None)
         if home is None or not home.startswith("qkv."):
             continue
-        first_sentence = re.split(r"(?<=[.:;]) |\n\n", inspect.getdoc(thing) or "")[0].replace("\n", " ")
+        first_sentence = re.split(r"(?<=\.) |\n\n", inspect.getdoc(thing) or "")[0].replace("\n", " ")
         rows.append(f"| {{py:obj}}`qkv.{name} <{home}.{thing.__name__}>` | `{home}` | {first_sentence} |")
     return "\n".join(rows)
 
 
-def fill_api_page(app: Sphinx, page: str, source: list[str]) -> None:
+def fill_page(app: Sphinx, page: str, source: list[str]) -> None:
+    """Put the modules of a room into its API page, and links to the API into the tables of a paper."""
+
     def contents(match: re.Match[str]) -> str:
         room = match.group(1)
         return front_door() if room == "qkv" else "\n".join(section(module) for module in modules_of(room))
 
     source[0] = API_PLACE.sub(contents, source[0])
+    if page.startswith("papers/"):
+        source[0] = SYMBOL.sub(r"{py:obj}`\1`", source[0])
 
 
 # --- Docstrings ----------------------------------------------------------------------------------------------------
@@ -161,7 +167,7 @@ def write_front_page(app: Sphinx, error: Exception | None) -> None:
 
 def setup(app: Sphinx) -> dict[str, bool]:
     app.add_html_math_renderer("mathml", inline_renderers=(draw_inline, None), block_renderers=(draw_block, None))
-    app.connect("source-read", fill_api_page)
+    app.connect("source-read", fill_page)
     app.connect("autodoc-process-docstring", rewrite_docstring)
     app.connect("build-finished", write_front_page)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
