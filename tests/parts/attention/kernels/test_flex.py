@@ -10,7 +10,7 @@ from qkv.errors import QkvError
 from qkv.parts.attention.kernels.exact import exact
 from qkv.parts.attention.kernels.flex import block_mask, flex
 from qkv.parts.attention.visibility import Causal, Mask, Tokens, Window
-from tests.parts.attention.cases import SITUATIONS, mask
+from tests.parts.attention.cases import SITUATIONS, mask, tokens
 from tests.parts.attention.kernels.compare import assert_same, inputs, output
 
 TIGHT = {"atol": 2e-6, "rtol": 1e-5}
@@ -45,6 +45,15 @@ def test_flex_is_exact_with_shared_keys_and_wider_values(name: str, key_value_he
 def test_flex_is_exact_when_queries_and_keys_differ_in_number(name: str, queries: int, start: int, keys: int) -> None:
     m = Mask(SITUATIONS[name].rule, Tokens(queries, start), Tokens(keys), "cpu")
     given = inputs(queries, keys)
+    assert_same(output(flex, given, m), output(exact, given, m), **TIGHT)
+
+
+@pytest.mark.parametrize("name", ["causal, padded left", "packed, causal window"])
+def test_flex_is_exact_for_a_cached_step_of_padded_or_packed_rows(name: str) -> None:
+    key = tokens(SITUATIONS[name].rows, 9)
+    assert key.documents is not None
+    m = Mask(SITUATIONS[name].rule, Tokens(3, 6, key.documents[:, 6:]), key, "cpu")
+    given = inputs(3, 9)
     assert_same(output(flex, given, m), output(exact, given, m), **TIGHT)
 
 
