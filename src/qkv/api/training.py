@@ -38,7 +38,6 @@ MakeOptimizer = Callable[[nn.Module], torch.optim.Optimizer]
 CountFlops = Callable[[SequenceToSequence, PairBatch], float]  # of a typical batch, for each predicted token
 
 VALIDATION_TOKENS = 8192  # of a validation batch
-WARMUP = 200  # steps, or a tenth of the budget where that is shorter
 SETTINGS = TrainSettings(minutes=5, evaluate_every=200, save_every=200, keep=1, patience=10)
 
 
@@ -55,7 +54,7 @@ def train_text_to_text(
     settings: TrainSettings = SETTINGS,
     objective: Objective = SequenceToSequenceLoss(),  # noqa: B008 (frozen)
     optimizer: MakeOptimizer = partial(adamw, betas=(0.9, 0.98)),  # noqa: B008 (never changed)
-    schedule: Schedule | None = None,
+    schedule: Schedule = Cosine(warmup=100, floor=0.02),  # noqa: B008 (frozen)
     evaluate: EvaluateText | None = None,
     flops: CountFlops = flops_per_target_token,
     reporter: Reporter | None = None,
@@ -66,9 +65,8 @@ def train_text_to_text(
 
     Without `valid` pairs a share of the sources is held out. One `tokenizer` serves both sides unless the target has
     its own. `sizes` is `small`, a size published with the family, or changes to the small one by name. `optimizer`
-    makes one for the model, `schedule` is by default a cosine over the budget. Every evaluation measures loss and
-    perplexity on the validation pairs and adds what `evaluate` says of the model so far, for example `Scores`.
-    `flops` counts the arithmetic of a typical batch for each token.
+    makes one for the model. Every evaluation measures loss and perplexity on the validation pairs and adds what
+    `evaluate` says of the model so far, for example `Scores`. `flops` counts a typical batch, for each predicted token.
 
     With `resume` a run that was stopped goes on with the tokenizers it has; with `overwrite` it is begun anew. What
     came of a run stays in its folder: `read_result`.
@@ -134,7 +132,7 @@ def train_text_to_text(
         settings,
         run,
         optimizer=optimizer(model),
-        schedule=schedule or _default_schedule(settings),
+        schedule=schedule,
         evaluate=_evaluation(text_to_text, valid_pairs, evaluate),
         flops_per_token=flops_per_token,
         reporter=reporter,
@@ -201,10 +199,6 @@ def _profile_stacks(model: SequenceToSequence, batch: PairBatch) -> None:
     for stack in model.modules():
         if isinstance(stack, Stack) and any(isinstance(step, Admin) for step in stack.modules()):
             profile_admin(stack, lambda: model(batch.source, batch.source_lengths, batch.target[:, :-1]))
-
-
-def _default_schedule(settings: TrainSettings) -> Schedule:
-    return Cosine(warmup=WARMUP if settings.steps is None else min(WARMUP, settings.steps // 10), floor=0.02)
 
 
 def _evaluation(

@@ -60,6 +60,7 @@ def text_to_text(
     batch_tokens: Annotated[int, typer.Option(help="Most tokens of a batch, padding counted.")] = 4096,
     max_length: Annotated[int, typer.Option(help="Pairs with more tokens on a side are left out of training.")] = 256,
     learning_rate: Annotated[float, typer.Option(help="Peak of the learning rate.")] = 1e-3,
+    warmup: Annotated[int, typer.Option(help="Updates over which the learning rate rises to its peak.")] = 100,
     dropout: Annotated[float | None, typer.Option(help="Dropout of the model, where not the size's own.")] = None,
     subword_dropout: Annotated[float, typer.Option(help="Share of BPE merges left out, anew each epoch.")] = 0.0,
     label_smoothing: Annotated[float, typer.Option(help="Share of each target spread over the vocabulary.")] = 0.1,
@@ -102,6 +103,7 @@ def text_to_text(
     from qkv.train.objectives.sequence_to_sequence import SequenceToSequenceLoss
     from qkv.train.optimizers import adamw
     from qkv.train.reporter import Reporter
+    from qkv.train.schedules import Cosine
     from qkv.train.settings import TrainSettings
 
     settings = TrainSettings(
@@ -150,6 +152,7 @@ def text_to_text(
             settings=settings,
             objective=SequenceToSequenceLoss(smoothing=label_smoothing),
             optimizer=partial(adamw, learning_rate=learning_rate, betas=(0.9, 0.98)),
+            schedule=Cosine(warmup=warmup, floor=0.02),
             evaluate=scores,
             reporter=reporter,
             resume=resume,
