@@ -1,0 +1,119 @@
+from dataclasses import replace
+
+import pytest
+import torch
+
+from qkv.data.tokenizer import TextTokenizer
+from qkv.errors import QkvError
+from qkv.generate.decode import LengthLimit
+from qkv.generate.text import TextToText, load_tokenizers
+from qkv.models.catalogue import build
+from qkv.models.transformer import TransformerSizes
+
+TEXTS = ["a bad cab", "face", "", "a deaf bee fed a cad", "b"]
+SIZES = TransformerSizes(vocabulary=0, width=16, hidden=32, heads=2, encoder_layers=2, decoder_layers=1, dropout=0.1)
+LIMIT = LengthLimit(1, 4)
+
+
+def characters(text="abcdef "):
+    return TextTokenizer.train("characters", [text])
+
+
+def made(source, target):
+    shared = source is target
+    sizes = replace(SIZES, vocabulary=target.size, source_vocabulary=None if shared else source.size)
+    torch.manual_seed(0)
+    model = build("transformer", sizes).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 0.3 * torch.randn_like(parameter)
+    return TextToText(model, source, target)
+
+
+@pytest.fixture
+def text_to_text():
+    tokenizer = characters()
+    return made(tokenizer, tokenizer)
+
+
+def test_each_text_gets_the_answer_it_would_get_alone_in_the_order_given(text_to_text):
+    together = text_to_text.run(TEXTS, limit=LIMIT)
+    assert len({result.text for result in together}) > 1
+    for text, result in zip(TEXTS, together, strict=True):
+        (alone,) = text_to_text.run([text], limit=LIMIT)
+        assert (alone.text, alone.hypothesis.ids) == (result.text, result.hypothesis.ids)
+        assert alone.score == pytest.approx(result.score, abs=1e-4)
+
+
+def test_small_batches_change_nothing(text_to_text):
+    at_once = text_to_text.run(TEXTS, limit=LIMIT)
+    one_by_one = text_to_text.run(TEXTS, limit=LIMIT, batch_tokens=1)
+    assert [result.text for result in at_once] == [result.text for result in one_by_one]
+
+
+def test_the_best_outputs_come_best_first_and_special_tokens_never(text_to_text):
+    tokenizer = text_to_text.target_tokenizer
+    for results in text_to_text.run_best(TEXTS, best=3, limit=LIMIT):
+        scores = [result.score for result in results]
+        assert len(results) == 3
+        assert scores == sorted(scores, reverse=True)
+        for result in results:
+            assert result.text == tokenizer.decode(result.hypothesis.ids)
+            assert not set(result.hypothesis.ids) & {tokenizer.pad, tokenizer.start, tokenizer.end, tokenizer.unknown}
+
+
+def test_no_text_gives_no_result(text_to_text):
+    assert text_to_text.run([]) == []
+
+
+def test_a_single_text_is_not_taken_apart(text_to_text):
+    with pytest.raises(QkvError, match="list of texts"):
+        text_to_text.run("face")
+
+
+def test_a_model_in_training_goes_on_training(text_to_text):
+    text_to_text.model.train()
+    first = text_to_text.run(["face"], limit=LIMIT)
+    assert text_to_text.model.training
+    assert first == text_to_text.run(["face"], limit=LIMIT)  # decoded without dropout all the same
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_a_saved_folder_loads_and_answers_the_same(tmp_path, shared):
+    source = characters()
+    text_to_text = made(source, source if shared else characters("ABC"))
+    text_to_text.save(tmp_path)
+    loaded = TextToText.load(tmp_path)
+    assert (loaded.source_tokenizer is loaded.target_tokenizer) == shared
+    assert loaded.run(TEXTS, limit=LIMIT) == text_to_text.run(TEXTS, limit=LIMIT)
+    names = {"tokenizer.json"} if shared else {"source_tokenizer.json", "target_tokenizer.json"}
+    assert {file.name for file in tmp_path.iterdir()} == {"config.json", "model.safetensors"} | names
+
+
+@pytest.mark.parametrize("side", ["source", "target"])
+def test_a_mismatched_tokenizer_is_said(tmp_path, side):
+    made(characters(), characters("ABC")).save(tmp_path)
+    characters("abcdefghijkl").save(tmp_path / f"{side}_tokenizer.json")
+    with pytest.raises(QkvError, match=rf"Mismatched tokenizer: the {side} one has 16 tokens.*built for"):
+        TextToText.load(tmp_path)
+
+
+def test_a_folder_without_tokenizers_is_said(tmp_path):
+    with pytest.raises(QkvError, match=r"source_tokenizer.json"):
+        load_tokenizers(tmp_path)
+
+
+def test_a_notebook_shows_family_sizes_parts_and_parameters(text_to_text):
+    count = sum(parameter.numel() for parameter in text_to_text.model.parameters())
+    assert repr(text_to_text) == f"TextToText(transformer, {count:,} parameters, 11 → 11 tokens)"
+    page = text_to_text._repr_html_()
+    assert f"{count:,} parameters" in page
+    assert "width 16" in page
+    assert "2 × (attention, feed_forward)" in page
+    assert "1 × (attention, cross, feed_forward)" in page
+    cells = [
+        int(cell.replace(",", ""))
+        for cell in page.replace("</td>", "<td>").split("<td>")
+        if cell.replace(",", "").isdigit()
+    ]
+    assert sum(cells) == count  # a shared matrix counts once
