@@ -68,6 +68,7 @@ def main(
     save_every: int | None = None,
     keep: int = 3,
     resume: bool = False,
+    precision: str = "bfloat16",
     device: str = "auto",
 ) -> None:
     family, sizes = MODELS[model]
@@ -97,7 +98,7 @@ def main(
 
     settings = TrainSettings(
         minutes=minutes,
-        precision="bfloat16",
+        precision=precision,
         compile=compile,
         device=device,
         evaluate_every=evaluate_every,

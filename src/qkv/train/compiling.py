@@ -18,7 +18,7 @@ def compiled_blocks(model: nn.Module) -> Iterator[None]:
     """
     blocks: list[nn.Module] = [module for module in model.modules() if isinstance(module, Block)] or [model]
     for block in blocks:
-        block.forward = torch.compile(block.forward, dynamic=True)  # type: ignore[method-assign]
+        block.forward = torch.compile(block.forward, dynamic=True)
     try:
         yield
     finally:
