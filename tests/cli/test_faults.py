@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 from qkv.data.tokenizer import TextTokenizer
 from tests.cli.command import Outcome, qkv, train, write_words
@@ -334,6 +335,14 @@ def test_a_disk_that_is_full(small_disk: Path, words: Path) -> None:
     outcome = train(words, small_disk / "out", "--steps", "2")
     refused(outcome, "ould not be written" if "ould not" in outcome.complaint else "annot be written")
     assert not list((small_disk / "out").rglob("*.partial"))
+
+
+def test_a_device_that_runs_out_of_memory(words: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def exhausted(*_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    monkeypatch.setattr("qkv.train.step.Stepper.update", exhausted)
+    refused(train(words, tmp_path / "out"), "out of memory", "--batch-tokens")
 
 
 def test_a_disk_that_fills_up_while_training(copied: Path, words: Path, monkeypatch: pytest.MonkeyPatch) -> None:

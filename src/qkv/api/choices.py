@@ -47,7 +47,7 @@ class NewTokenizer:
 class DataSettings:
     """How pairs become batches."""
 
-    batching: Batching = TokenBudget(4096)  # noqa: RUF009 (frozen)
+    batching: Batching = TokenBudget(2048)  # noqa: RUF009 (frozen)
     max_length: int | None = 256  # tokens a side; a training pair with a longer side is left out
     subword_dropout: float = 0.0  # of BPE merges; the texts are then cut anew each epoch [provilkov2020 §3.1]
     hold_out: float = 0.02  # share of the sources to validate on where no validation pairs are given; 0 for none

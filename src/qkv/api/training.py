@@ -82,12 +82,8 @@ def train_text_to_text(
     if not pairs:
         raise QkvError("There are no pairs to train on: give at least one source with its target.")
 
-    if resume:
-        source_tokenizer, own_target_tokenizer = load_tokenizers(folder)
-    else:
-        source_tokenizer, own_target_tokenizer = make_tokenizers(pairs, tokenizer, target_tokenizer)
-    chosen_sizes = choose_sizes(family, sizes, source_tokenizer, own_target_tokenizer)
-    tokenizers = (source_tokenizer, own_target_tokenizer)
+    tokenizers = load_tokenizers(folder) if resume else make_tokenizers(pairs, tokenizer, target_tokenizer)
+    chosen_sizes = choose_sizes(family, sizes, *tokenizers)
     train_pairs = Pairs.from_texts(*_sides(pairs), *tokenizers, max_length=data.max_length)
     valid_pairs = Pairs.from_texts(*_sides(valid), *tokenizers) if valid else None
     batches = PairBatches(

@@ -57,7 +57,7 @@ def text_to_text(
     minutes: Annotated[
         float | None, typer.Option(help="Train for so long; 5 where --steps is not given either.")
     ] = None,
-    batch_tokens: Annotated[int, typer.Option(help="Most tokens of a batch, padding counted.")] = 4096,
+    batch_tokens: Annotated[int, typer.Option(help="Most tokens of a batch, padding counted.")] = 2048,
     max_length: Annotated[int, typer.Option(help="Pairs with more tokens on a side are left out of training.")] = 256,
     learning_rate: Annotated[float, typer.Option(help="Peak of the learning rate.")] = 1e-3,
     warmup: Annotated[int, typer.Option(help="Updates over which the learning rate rises to its peak.")] = 100,
@@ -91,6 +91,8 @@ def text_to_text(
         --size width=32,hidden=64,layers=1 --steps 100 --hold-out 0.25 --out runs/words
     """
     from functools import partial
+
+    import torch
 
     from qkv.api.choices import DataSettings
     from qkv.api.pairs import hold_out as divide
@@ -160,6 +162,11 @@ def text_to_text(
         )
     except Interrupted as stopped:  # the loop has said where all is saved and how to go on
         raise typer.Exit(stopped.exit_code) from None
+    except torch.OutOfMemoryError as error:
+        raise QkvError(
+            f"The device ran out of memory with batches of {batch_tokens} tokens: give fewer with --batch-tokens, "
+            "or a smaller --size."
+        ) from error
     report(trained, out, pairs, held)
 
 
