@@ -2,6 +2,7 @@
 
 import ast
 import re
+import shutil
 import subprocess
 import tomllib
 from pathlib import Path
@@ -26,8 +27,9 @@ TEXT_SUFFIXES = {".py", ".md", ".toml", ".txt", ".cfg", ".html", ".css", ".js", 
 
 def tracked_text_files() -> list[Path]:
     """What git holds, or in an unpacked archive every file outside hidden and built folders."""
-    listing = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False)
-    if listing.returncode == 0:
+    git = shutil.which("git")
+    listing = git and subprocess.run([git, "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False)
+    if listing and listing.returncode == 0:
         files = [ROOT / name for name in listing.stdout.split("\0") if name]
     else:
         built = {"build", "dist", "runs", "site"}
