@@ -3,6 +3,7 @@
 from typing import Any
 
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from qkv.models.sequence_to_sequence import SequenceToSequence
@@ -18,7 +19,7 @@ def flops_per_target_token(model: SequenceToSequence, batch: Any, rows: int = 4)
     gradients = [parameter.grad for parameter in model.parameters()]
     generator = torch.get_rng_state()
     model.to("cpu")
-    with FlopCounterMode(display=False) as counter:
+    with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):  # whose products can be seen
         logits = model(batch.source[:rows].cpu(), batch.source_lengths[:rows].cpu(), batch.target[:rows, :-1].cpu())
         logits.sum().backward()
     model.to(place)

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from qkv.errors import QkvError
 from qkv.parts.attention.visibility import Mask
+
+# cuDNN is the fastest on long rows, but plans anew for every new shape, which takes longer than many short attentions.
+LONG = 512
+FOR_SHORT_ROWS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 
 
 def fused(
@@ -28,9 +34,10 @@ def fused(
     flag = "all" if mask is None else mask.flag
     grouped = q.shape[1] != k.shape[1]
     if flag is not None and bias is None:
-        return F.scaled_dot_product_attention(
-            q, k, v, dropout_p=dropout, is_causal=flag == "causal", scale=scale, enable_gqa=grouped
-        )
+        with _backends(q):
+            return F.scaled_dot_product_attention(
+                q, k, v, dropout_p=dropout, is_causal=flag == "causal", scale=scale, enable_gqa=grouped
+            )
     if flag == "all":
         table = bias
     else:
@@ -40,5 +47,11 @@ def fused(
             table = bias.masked_fill(~table, -float("inf"))
     if table is not None and table.is_floating_point():
         table = table.to(q.dtype)
-    o = F.scaled_dot_product_attention(q, k, v, attn_mask=table, dropout_p=dropout, scale=scale, enable_gqa=grouped)
+    with _backends(q):
+        o = F.scaled_dot_product_attention(q, k, v, attn_mask=table, dropout_p=dropout, scale=scale, enable_gqa=grouped)
     return o if flag == "all" or mask is None else o * mask.sees_something
+
+
+def _backends(q: Tensor) -> AbstractContextManager[None]:
+    """All that torch has for long rows, or all that start at once for short ones."""
+    return sdpa_kernel(FOR_SHORT_ROWS) if q.is_cuda and q.shape[2] < LONG else nullcontext()
