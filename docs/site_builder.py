@@ -11,6 +11,7 @@
 import importlib
 import inspect
 import re
+from glob import glob
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,14 @@ from docutils import nodes
 from docutils.utils.math.latex2mathml import tex2mathml
 from sphinx.application import Sphinx
 
-ROOT = Path(__file__).resolve().parent.parent
+DOCS = Path(__file__).resolve().parent
+ROOT = DOCS.parent
 PACKAGE = ROOT / "src" / "qkv"
 
 API_PLACE = re.compile(r"^<!-- api: (\w+) -->$", flags=re.MULTILINE)
 CODE_SPAN = re.compile(r"(?::\w+(?::\w+)?:)?(``?)(.+?)\1", flags=re.DOTALL)
 CITATION = re.compile(r"\[([a-z]+\d{4}[a-z]?)((?: [^\]]*)?)\]")
+GLOB_LINE = re.compile(r"^([\w./]+\*)\n", flags=re.MULTILINE)
 SYMBOL = re.compile(r"`(qkv\.[\w.]+)`")
 LIST_ITEM = re.compile(r"^(?:[-*]|\d+\.) ")
 
@@ -59,13 +62,19 @@ def front_door() -> str:
 
 
 def fill_page(app: Sphinx, page: str, source: list[str]) -> None:
-    """Put the modules of a room into its API page, and links to the API into the tables of a paper."""
+    """Put the modules of a room into its API page, what there is into the start page, links into a paper's table."""
 
     def contents(match: re.Match[str]) -> str:
         room = match.group(1)
         return front_door() if room == "qkv" else "\n".join(section(module) for module in modules_of(room))
 
     source[0] = API_PLACE.sub(contents, source[0])
+    if (
+        page == app.config.root_doc
+    ):  # a release may lack measured results or a log; Sphinx minds patterns without a page
+        source[0] = GLOB_LINE.sub(
+            lambda match: match.group() if glob(f"{match[1]}.md", root_dir=DOCS) else "", source[0]
+        )
     if page.startswith("papers/"):
         source[0] = SYMBOL.sub(r"{py:obj}`\1`", source[0])
 
