@@ -80,8 +80,9 @@ def main(
         TextTokenizer.train("bpe", train_texts[0] + train_texts[1], vocabulary=VOCABULARY).save(shared)
     tokenizer = TextTokenizer.load(shared)
 
-    fresh = FreshPairs(*train_texts, tokenizer, tokenizer, subword_dropout=subword_dropout, max_length=LONGEST)
+    fresh = FreshPairs(*train_texts, tokenizer, tokenizer, subword_dropout=subword_dropout, max_length=LONGEST, workers=3)
     batches = PairBatches(fresh, TokenBudget(batch_tokens, multiple_of=4))
+    print(f"{len(batches)} batches an epoch", flush=True)  # the first epoch is cut before the clock starts
     valid_pairs = Pairs.from_texts(*valid_texts, tokenizer, tokenizer, max_length=LONGEST)
     valid_batches = [batch for _, batch in ordered_batches(valid_pairs, batch_tokens)]
 

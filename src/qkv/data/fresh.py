@@ -1,10 +1,9 @@
-"""Training pairs cut anew for every epoch, in a process of their own. [provilkov2020 §3.1]"""
+"""Training pairs cut anew for every epoch, in processes of their own. [provilkov2020 §3.1]"""
 
+from collections import deque
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor
 from multiprocessing import get_context
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from qkv.data.pairs import Pairs
@@ -15,7 +14,7 @@ class FreshPairs:
     """A function from epoch to `Pairs` for `PairBatches`: the same texts, each time cut with other subword dropout.
 
     Cutting hundreds of thousands of texts holds Python's lock for seconds, which would stall a loop that feeds a GPU;
-    so another process does it while the loop trains on the epoch before.
+    so other processes do it, each a whole epoch, while the loop trains on an epoch cut before.
     """
 
     def __init__(
@@ -27,31 +26,23 @@ class FreshPairs:
         *,
         subword_dropout: float,
         max_length: int | None = None,
+        workers: int = 1,
     ) -> None:
-        with TemporaryDirectory() as folder:
-            source_file, target_file = Path(folder, "source.json"), Path(folder, "target.json")
-            source_tokenizer.save(source_file)
-            target_tokenizer.save(target_file)
-            work = (list(sources), list(targets), str(source_file), str(target_file), subword_dropout, max_length)
-            self._worker = ProcessPoolExecutor(1, get_context("spawn"), _prepare, (work,))
-            self._worker.submit(_ready).result()  # it has read the tokenizers before their folder goes
+        texts = (list(sources), list(targets), source_tokenizer, target_tokenizer)
+        options = {"subword_dropout": subword_dropout, "max_length": max_length}
+        self._workers = ProcessPoolExecutor(workers, get_context("spawn"), _prepare, (texts, options))
+        self._coming: deque[Future[Pairs]] = deque(self._workers.submit(_cut) for _ in range(workers))
 
     def __call__(self, epoch: int) -> Pairs:
-        return self._worker.submit(_cut).result()
+        self._coming.append(self._workers.submit(_cut))
+        return self._coming.popleft().result()
 
 
-_work: dict[str, Any] = {}  # in the worker process: what to cut
+_work: dict[str, Any] = {}  # in a worker process: what to cut, and how
 
 
-def _prepare(work: tuple[list[str], list[str], str, str, float, int | None]) -> None:
-    sources, targets, source_file, target_file, subword_dropout, max_length = work
-    tokenizers = TextTokenizer.load(Path(source_file)), TextTokenizer.load(Path(target_file))
-    _work["texts"] = (sources, targets, *tokenizers)
-    _work["options"] = {"subword_dropout": subword_dropout, "max_length": max_length}
-
-
-def _ready() -> None:
-    pass
+def _prepare(texts: tuple[list[str], list[str], TextTokenizer, TextTokenizer], options: dict[str, Any]) -> None:
+    _work["texts"], _work["options"] = texts, options
 
 
 def _cut() -> Pairs:
