@@ -68,13 +68,13 @@ def fill_page(app: Sphinx, page: str, source: list[str]) -> None:
         room = match.group(1)
         return front_door() if room == "qkv" else "\n".join(section(module) for module in modules_of(room))
 
+    def existing(match: re.Match[str]) -> str:
+        """A release may lack measured results or a log, and Sphinx minds a pattern that finds no page."""
+        return match.group() if glob(f"{match.group(1)}.md", root_dir=DOCS) else ""
+
     source[0] = API_PLACE.sub(contents, source[0])
-    if (
-        page == app.config.root_doc
-    ):  # a release may lack measured results or a log; Sphinx minds patterns without a page
-        source[0] = GLOB_LINE.sub(
-            lambda match: match.group() if glob(f"{match[1]}.md", root_dir=DOCS) else "", source[0]
-        )
+    if page == app.config.root_doc:
+        source[0] = GLOB_LINE.sub(existing, source[0])
     if page.startswith("papers/"):
         source[0] = SYMBOL.sub(r"{py:obj}`\1`", source[0])
 
