@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from qkv.errors import QkvError
-from qkv.generate.decode import PAPER_LIMIT, Hypothesis, LengthLimit, begin, forbid, greedy
+from qkv.generate.decode import PAPER_LIMIT, Hypothesis, LengthLimit, begin, forbid, greedy, likeliest
 from qkv.models.sequence_to_sequence import SequenceToSequence
 
 
@@ -132,7 +132,7 @@ def beam_search(
     scores = torch.zeros(len(live), device=source.device)  # [m·n] log-probabilities of the beams
 
     while True:
-        logits = model.decode(target, memory, cache)[:, -1].float()  # [m·n v]
+        logits = model.decode(target, memory, cache)[:, -1]  # [m·n v]
         found = _candidates(logits, scores, len(live), 2 * beams, forbidden)
         now = len(target) // len(live)  # beams in the batch: one at first
         stay = [place for place, search in enumerate(live) if search.advance(zip(*found[place], strict=True))]
@@ -159,15 +159,11 @@ def _candidates(
 ) -> list[tuple[list[float], list[int], list[int]]]:
     """The best continuations of each sentence, best first: log-probabilities, rows among its beams, tokens.
 
-    The best of all beams are among the best of each, so the vocabulary is searched once a beam and never normalised
-    whole. 2n of them hold n that do not end, since each beam has one end.
+    The best of all beams are among the best of each. 2n of them hold n that do not end, since each beam has one end.
     """
-    shift = scores - logits.logsumexp(-1)  # [m·n]
-    if forbidden is not None:
-        logits = logits.index_fill(-1, forbidden, -torch.inf)
-    each = min(count, logits.shape[-1])
-    best, tokens = logits.topk(each)  # [m·n c]
-    totals = (best + shift[:, None]).view(sentences, -1)  # [m n·c]
+    best, tokens = likeliest(logits, count, forbidden)  # [m·n c]
+    each = best.shape[1]
+    totals = (best + scores[:, None]).view(sentences, -1)  # [m n·c]
     totals, places = totals.topk(min(count, totals.shape[1]))  # [m c]
     tokens = tokens.view(sentences, -1).gather(1, places)
     rows = places // each

@@ -33,7 +33,11 @@ class JoinedLinear(nn.Module):
         yield from joined.detach().split(list(self.outputs.values()))
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
-        return F.linear(x, self.weight, self.bias).split(list(self.outputs.values()), -1)
+        return self.together(x).split(list(self.outputs.values()), -1)
+
+    def together(self, x: Tensor) -> Tensor:
+        """All maps side by side in one tensor."""
+        return F.linear(x, self.weight, self.bias)
 
     def extra_repr(self) -> str:
         return f"{self.width} → " + ", ".join(f"{name} {rows}" for name, rows in self.outputs.items())

@@ -177,8 +177,8 @@ def test_a_preallocated_cache_never_shows_a_slot_it_has_not_written() -> None:
 def test_a_preallocated_cache_writes_in_place() -> None:
     stack, x, memory, cache = decoder(), torch.randn(2, 4, WIDTH), torch.randn(2, 5, WIDTH), PreallocatedCache(SIZE)
     decode(stack, x[:, :1], memory, steps=(1,), cache=cache)
-    before = [tensor.data_ptr() for pair in cache._steps.values() for tensor in pair]
     cache.select(torch.tensor([1, 0]))
+    before = [tensor.data_ptr() for pair in cache._steps.values() for tensor in pair]
     decode(stack, x[:, 1:], memory, steps=(1, 2), cache=cache)
     assert [tensor.data_ptr() for pair in cache._steps.values() for tensor in pair] == before
 

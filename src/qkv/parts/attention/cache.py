@@ -90,14 +90,17 @@ class PreallocatedCache(Cache):
 
     def select(self, rows: Tensor, memory_rows: Tensor | None = None) -> None:
         self._select_shared(rows, memory_rows)
-        kept = self.length
         for owner, (k, v) in self._steps.items():
-            if len(rows) == len(k):  # same number of rows: move only the slots in use
-                k[:, :, :kept], v[:, :, :kept] = k[rows, :, :kept], v[rows, :, :kept]
-            else:
-                self._steps[owner] = (k[rows], v[rows])
+            self._steps[owner] = (_selected(k, rows, self.length), _selected(v, rows, self.length))
 
 
 def _room(example: Tensor, capacity: int) -> Tensor:
     rows, heads, _, width = example.shape
     return example.new_empty(rows, heads, capacity, width)
+
+
+def _selected(slots: Tensor, rows: Tensor, used: int) -> Tensor:
+    """These rows in new room, copied once and only as far as they are used."""
+    new = slots.new_empty(len(rows), *slots.shape[1:])
+    torch.index_select(slots[:, :, :used], 0, rows, out=new[:, :, :used])
+    return new

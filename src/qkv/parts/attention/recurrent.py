@@ -10,7 +10,6 @@ a width of the alignment model, n width of a recurrent state, d and e widths of 
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from qkv.errors import QkvError
@@ -169,7 +168,7 @@ class AttentiveGRU(nn.Module):
         states = [self._state_before(len(words), ctx)]
         contexts, weights = [], []
         # All words' shares of all gates in one product, laid out step by step.
-        shares = F.linear(words.transpose(0, 1), self.word.weight, self.word.bias)  # [t b 3n]
+        shares = self.word.together(words.transpose(0, 1))  # [t b 3n]
         for share in shares.unbind():
             state, context, weight = self.step(states[-1], share, keys, values, hidden)
             states.append(state)
@@ -189,9 +188,9 @@ class AttentiveGRU(nn.Module):
         """
         context, weights = self.attention.attend(state.reshape(len(keys), -1, self.width), keys, values, hidden)
         context, weights = context.flatten(0, 1), weights.flatten(0, 1)  # [b e] [b k]
-        share = word + F.linear(context, self.context.weight)  # [b 3n]
+        share = word + self.context.together(context)  # [b 3n]
         gates, candidate = share.split((2 * self.width, self.width), -1)
-        update, reset = torch.sigmoid(gates + F.linear(state, self.gates.weight)).chunk(2, -1)  # [b n] each
+        update, reset = torch.sigmoid(gates + self.gates.together(state)).chunk(2, -1)  # [b n] each
         candidate = torch.tanh(candidate + self.candidate(reset * state))
         # (1 − z) ∘ s_{i-1} + z ∘ s̃_i, with one product less. [bahdanau2015 app.A.2.2]
         return state + update * (candidate - state), context, weights
