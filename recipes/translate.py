@@ -34,6 +34,7 @@ from qkv.train.objectives.sequence_to_sequence import SequenceToSequenceLoss
 
 VOCABULARY = 12000
 WATCHED = 500  # validation sentences translated while training, for the curve
+DECODED = 20_000  # source tokens translated at a time
 LONGEST = 120  # tokens a side; longer pairs (1 in 800) are left out of training, never of the test
 
 # Both as published, but for the vocabulary and for the dropout that so little data asks for.
@@ -80,7 +81,9 @@ def main(
         TextTokenizer.train("bpe", train_texts[0] + train_texts[1], vocabulary=VOCABULARY).save(shared)
     tokenizer = TextTokenizer.load(shared)
 
-    fresh = FreshPairs(*train_texts, tokenizer, tokenizer, subword_dropout=subword_dropout, max_length=LONGEST, workers=3)
+    fresh = FreshPairs(
+        *train_texts, tokenizer, tokenizer, subword_dropout=subword_dropout, max_length=LONGEST, workers=3
+    )
     batches = PairBatches(fresh, TokenBudget(batch_tokens, multiple_of=4))
     print(f"{len(batches)} batches an epoch", flush=True)  # the first epoch is cut before the clock starts
     valid_pairs = Pairs.from_texts(*valid_texts, tokenizer, tokenizer, max_length=LONGEST)
@@ -88,6 +91,8 @@ def main(
 
     torch.manual_seed(1)
     network = build(family, sizes)
+    if isinstance(network, rnn.RNNSearch):
+        rnn.initialise_wide(network)  # the paper's start begins on a plateau that a few minutes cannot leave
     translator = TextToText(network, tokenizer, tokenizer)
     objective = ConsistentLoss(weight=consistency) if consistency else SequenceToSequenceLoss()
     passes = 2 if consistency else 1
@@ -95,7 +100,7 @@ def main(
 
     def evaluate(network: torch.nn.Module) -> dict[str, float]:
         figures = validation(network)
-        output = [result.text for result in translator.run(valid_texts[0][:WATCHED], beams=1)]
+        output = [result.text for result in translator.run(valid_texts[0][:WATCHED], beams=1, batch_tokens=DECODED)]
         return {**figures, "bleu": bleu(output, valid_texts[1][:WATCHED]).value}
 
     settings = TrainSettings(
@@ -123,7 +128,7 @@ def main(
     scores = {}
     for name, (english, german) in {"valid": valid_texts, "test": test_texts}.items():
         for beams in (1, 5):
-            output = [result.text for result in translator.run(english, beams=beams)]
+            output = [result.text for result in translator.run(english, beams=beams, batch_tokens=DECODED * beams)]
             (out / f"{name}.beam{beams}.txt").write_text("\n".join(output) + "\n", encoding="utf-8")
             scores[f"{name} beam {beams}"] = {
                 "BLEU": bleu(output, german).value,
