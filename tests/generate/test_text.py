@@ -71,6 +71,37 @@ def test_a_single_text_is_not_taken_apart(text_to_text):
         text_to_text.run("face")
 
 
+@pytest.mark.parametrize("step", ["assigned", "optimised", "loaded"])
+def test_weights_that_changed_are_the_ones_that_decode(text_to_text, monkeypatch, step):
+    monkeypatch.setattr("qkv.generate.prepare.SMALL", 1)
+    model = text_to_text.model
+    before = text_to_text.run(TEXTS, limit=LIMIT)
+    changed = {name: tensor + torch.randn_like(tensor) for name, tensor in model.state_dict().items()}
+    changed["target.tokens.weight"] = changed["source.tokens.weight"]
+    if step == "loaded":
+        model.load_state_dict(changed)
+    elif step == "assigned":
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter += torch.randn_like(parameter)
+    else:
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1.0)
+        model(torch.tensor([[5, 6]]), None, torch.tensor([[1, 7]])).logsumexp(-1).sum().backward()
+        optimizer.step()
+    after = text_to_text.run(TEXTS, limit=LIMIT)
+    fresh = TextToText(model, text_to_text.source_tokenizer, text_to_text.target_tokenizer)
+    assert after == fresh.run(TEXTS, limit=LIMIT)
+    assert after != before
+
+
+def test_weights_are_packed_once(text_to_text, monkeypatch):
+    calls = []
+    monkeypatch.setattr("qkv.generate.text.prepare", lambda model: calls.append(model) or model)
+    text_to_text.run(TEXTS, limit=LIMIT)
+    text_to_text.run(TEXTS, limit=LIMIT)
+    assert len(calls) == 1
+
+
 def test_a_model_in_training_goes_on_training(text_to_text):
     text_to_text.model.train()
     first = text_to_text.run(["face"], limit=LIMIT)

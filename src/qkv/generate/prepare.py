@@ -7,9 +7,11 @@ whole matrix each time before it can use it, which costs more than the product i
 from __future__ import annotations
 
 from copy import deepcopy
+from itertools import chain
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from qkv.models.sequence_to_sequence import SequenceToSequence
@@ -17,6 +19,8 @@ from qkv.parts.heads import TiedHead
 from qkv.parts.linear import JoinedLinear
 
 ROWS = 64  # the number of rows packed for; the arrangement it gives serves fewer and more as well
+FEW = 2  # up to so many rows the plain product is as fast, and called more quickly
+SMALL = 2**19  # so are products with matrices of fewer numbers
 
 
 class PackedLinear(nn.Module):
@@ -24,10 +28,12 @@ class PackedLinear(nn.Module):
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         super().__init__()
-        self.bias = None if bias is None else bias.detach().clone()
-        self.packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), ROWS)
+        self.weight, self.bias = weight.detach(), None if bias is None else bias.detach()
+        self.packed = torch.ops.mkldnn._reorder_linear_weight(self.weight, ROWS)
 
     def forward(self, x: Tensor) -> Tensor:
+        if x.numel() <= FEW * x.shape[-1]:
+            return F.linear(x, self.weight, self.bias)
         y: Tensor = torch.ops.mkldnn._linear_pointwise(x, self.packed, self.bias, "none", [], "")
         return y
 
@@ -53,27 +59,27 @@ def can_prepare(model: nn.Module) -> bool:
 
 @torch.no_grad()
 def prepare(model: SequenceToSequence) -> SequenceToSequence:
-    """A copy of the model that decodes faster, and does nothing else: it neither trains nor saves.
+    """The model with its large matrices packed, for decoding only, and only until its weights change.
 
-    Where packing is not known, the model itself.
+    The weights themselves are shared, not copied. Where packing is not known, the model itself.
     """
     if not can_prepare(model):
         return model
-    kinds = (nn.Linear, JoinedLinear, TiedHead)
-    replaced = {name: module for name, module in model.named_modules() if isinstance(module, kinds)}
-    # What will be replaced stands in for its own copy, so that no matrix is copied before it is packed.
-    kept: dict[int, Any] = {id(module): module for module in replaced.values()}
-    ready = deepcopy(model, kept).eval()
-    for name, module in replaced.items():
-        parent, _, child = name.rpartition(".")
-        setattr(ready.get_submodule(parent), child, _packed(module))
-    return ready.requires_grad_(False)
+    shared: dict[int, Any] = {id(tensor): tensor for tensor in chain(model.parameters(), model.buffers())}
+    ready = deepcopy(model, shared).eval()
+    for name, module in list(ready.named_modules()):
+        if (packed := _packed(module)) is not None:
+            parent, _, child = name.rpartition(".")
+            setattr(ready.get_submodule(parent), child, packed)
+    return ready
 
 
-def _packed(module: nn.Module) -> nn.Module:
-    if isinstance(module, JoinedLinear):
+def _packed(module: nn.Module) -> nn.Module | None:
+    """What takes the place of a module, where anything does."""
+    if isinstance(module, JoinedLinear) and module.weight.numel() >= SMALL:
         return PackedJoinedLinear(module)
-    if isinstance(module, TiedHead):
-        return PackedLinear(module._embedding[0].weight, module.bias)
-    assert isinstance(module, nn.Linear)
-    return PackedLinear(module.weight, module.bias)
+    if isinstance(module, TiedHead) and module.weight.numel() >= SMALL:
+        return PackedLinear(module.weight, module.bias)
+    if isinstance(module, nn.Linear) and module.weight.numel() >= SMALL:
+        return PackedLinear(module.weight, module.bias)
+    return None

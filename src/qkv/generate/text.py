@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from html import escape
 from pathlib import Path
@@ -15,6 +16,7 @@ from qkv.data.tokenizer import TextTokenizer
 from qkv.errors import QkvError
 from qkv.generate.beam import beam_search
 from qkv.generate.decode import PAPER_LIMIT, Hypothesis, LengthLimit
+from qkv.generate.prepare import prepare
 from qkv.models.sequence_to_sequence import SequenceToSequence
 from qkv.parts.block import Block
 from qkv.weights.load import load_model
@@ -52,6 +54,7 @@ class TextToText:
                     f"{vocabulary}; it belongs to another model."
                 )
         self.model, self.source_tokenizer, self.target_tokenizer = model, source_tokenizer, target_tokenizer
+        self._packed: tuple[list[tuple[int, int, int]], SequenceToSequence] | None = None
 
     @classmethod
     def load(cls, folder: Path | str, device: str | torch.device = "cpu") -> TextToText:
@@ -101,12 +104,10 @@ class TextToText:
         device = next(self.model.parameters()).device
         widest = int(pairs.source.lengths.max())
         results: list[list[Result]] = [[] for _ in texts]
-        training = self.model.training
-        self.model.eval()
-        try:
+        with self._ready() as model:
             for places, batch in ordered_batches(pairs, max(batch_tokens // beams, widest)):
                 found = beam_search(
-                    self.model,
+                    model,
                     batch.source.to(device),
                     batch.source_lengths.to(device),
                     start=target.start,
@@ -119,9 +120,20 @@ class TextToText:
                 )
                 for place, hypotheses in zip(places.tolist(), found, strict=True):
                     results[place] = [Result(target.decode(one.ids), one) for one in hypotheses]
+        return results
+
+    @contextmanager
+    def _ready(self) -> Iterator[SequenceToSequence]:
+        """The model without dropout, packed where that helps; packed anew only after its weights have changed."""
+        weights = [(id(parameter), parameter.data_ptr(), parameter._version) for parameter in self.model.parameters()]
+        if self._packed is None or self._packed[0] != weights:
+            self._packed = (weights, prepare(self.model))
+        training = self.model.training
+        self.model.eval()  # prepare gives the model itself where it cannot pack
+        try:
+            yield self._packed[1]
         finally:
             self.model.train(training)
-        return results
 
     def __repr__(self) -> str:
         parameters = sum(parameter.numel() for parameter in self.model.parameters())

@@ -20,9 +20,13 @@ class TiedHead(nn.Module):
         self._embedding = (embedding,)
         self.bias = nn.Parameter(torch.zeros(len(embedding.weight))) if bias else None
 
+    @property
+    def weight(self) -> Tensor:
+        return self._embedding[0].weight
+
     def forward(self, x: Tensor) -> Tensor:
         """[… d] → [… v]"""
-        return F.linear(x, self._embedding[0].weight, self.bias)
+        return F.linear(x, self.weight, self.bias)
 
 
 class LogitHead(nn.Linear):
