@@ -3,8 +3,8 @@
     python recipes/pronounce.py
 
 Letters in, phonemes out, from the CMU pronouncing dictionary that comes with qkv. The run ends with the error rates on
-words that were held out, with the pronunciation of words that are in no dictionary, and with a page that shows where the
-model looked: letters against phonemes.
+words that were held out, with the pronunciation of words that are in no dictionary, and with a page that shows where
+the model looked: letters against phonemes.
 """
 
 from __future__ import annotations

@@ -55,6 +55,7 @@ def train_text_to_text(
     objective: Objective = SequenceToSequenceLoss(),  # noqa: B008 (frozen)
     optimizer: MakeOptimizer = partial(adamw, betas=(0.9, 0.98)),  # noqa: B008 (never changed)
     schedule: Schedule = Cosine(warmup=100, floor=0.02),  # noqa: B008 (frozen)
+    initialise: Callable[[SequenceToSequence], None] | None = None,
     evaluate: EvaluateText | None = None,
     flops: CountFlops = flops_per_target_token,
     reporter: Reporter | None = None,
@@ -65,8 +66,9 @@ def train_text_to_text(
 
     Without `valid` pairs a share of the sources is held out. One `tokenizer` serves both sides unless the target has
     its own. `sizes` is `small`, a size published with the family, or changes to the small one by name. `optimizer`
-    makes one for the model. Every evaluation measures loss and perplexity on the validation pairs and adds what
-    `evaluate` says of the model so far, for example `Scores`. `flops` counts a typical batch, for each predicted token.
+    makes one for the model; `initialise` replaces the family's own start. Every evaluation measures loss and perplexity
+    on the validation pairs and adds what `evaluate` says of the model so far, for example `Scores`. `flops` counts a
+    typical batch, for each predicted token.
 
     With `resume` a run that was stopped goes on with the tokenizers it has; with `overwrite` it is begun anew. What
     came of a run stays in its folder: `read_result`.
@@ -95,6 +97,8 @@ def train_text_to_text(
 
     torch.manual_seed(settings.seed)
     model = build(family, chosen_sizes)
+    if initialise is not None:
+        initialise(model)
     _profile_stacks(model, typical)
     flops_per_token = flops(model, typical)
     model.to(settings.torch_device())
@@ -119,7 +123,8 @@ def train_text_to_text(
     say(
         f"{len(train_pairs):,} pairs to train on"
         + (f" ({train_pairs.dropped:,} longer than {data.max_length} tokens left out)" if train_pairs.dropped else "")
-        + f", {len(valid or []):,} to validate on; {family}, {parameters:,} parameters."
+        + f" in {len(batches):,} batches an epoch, {len(valid or []):,} to validate on; "
+        + f"{family}, {parameters:,} parameters."
     )
     train(
         model,
@@ -174,12 +179,12 @@ def _sides(pairs: Sequence[Pair]) -> tuple[list[str], list[str]]:
 def _cut_anew(
     pairs: Sequence[Pair], tokenizers: tuple[TextTokenizer, TextTokenizer], data: DataSettings, settings: TrainSettings
 ) -> Callable[[int], Pairs]:
-    """A function from epoch to pairs; beside a GPU, which must not wait for it, it works in a process of its own."""
+    """A function from epoch to pairs; beside a GPU, which must not wait for it, it works in processes of its own."""
     rate, longest = data.subword_dropout, data.max_length
     for tokenizer in tokenizers:  # one that cannot drop anything says so here, not in the background
         tokenizer.encode(["a"], subword_dropout=rate)
     if settings.torch_device().type == "cuda":
-        return FreshPairs(*_sides(pairs), *tokenizers, subword_dropout=rate, max_length=longest)
+        return FreshPairs(*_sides(pairs), *tokenizers, subword_dropout=rate, max_length=longest, workers=3)
     return lambda epoch: Pairs.from_texts(*_sides(pairs), *tokenizers, subword_dropout=rate, max_length=longest)
 
 

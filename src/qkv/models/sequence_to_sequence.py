@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from qkv.parts.attention.cache import Cache, PreallocatedCache
 from qkv.parts.attention.visibility import Everything, NotPadding, Rule, Tokens
 from qkv.parts.context import Context, Ledger
+from qkv.parts.embed import Embed
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +63,7 @@ class EncoderDecoder(SequenceToSequence):
     """Two stacks: one reads the source, the other the target so far and, by cross-attention, what the first made."""
 
     def __init__(
-        self, source: nn.Module, encoder: nn.Module, target: nn.Module, decoder: nn.Module, head: nn.Module
+        self, source: Embed, encoder: nn.Module, target: Embed, decoder: nn.Module, head: nn.Module
     ) -> None:
         super().__init__()
         self.source, self.encoder, self.target, self.decoder, self.head = source, encoder, target, decoder, head
