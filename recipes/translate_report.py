@@ -71,15 +71,17 @@ def page(results: dict[str, dict[str, Any]]) -> str:
         f"- {NAMES[model]}: " + ", ".join(f"{name} {value}" for name, value in result["recipe"].items())
         for model, result in results.items()
     )
+    whole = ", ".join(
+        f"{result['wall_minutes']:.1f} with it for the {NAMES[model]}" for model, result in results.items()
+    )
     return f"""# English to German: the Transformer and its predecessor
 
 *Written by `recipes/translate_report.py` from the runs beside this page; every figure is theirs.*
 
 237,247 sentence pairs of software, manuals, package descriptions, game dialogue and general prose; 2,000 pairs each
-to validate and to test, whose scores the table gives. One {first["device"]}; {versions}. Minutes are training time, evaluation not counted
-({", ".join(f"{result['wall_minutes']:.1f} with it for the {NAMES[model]}" for model, result in results.items())}).
-FLOPs are those of matrix products, forward and backward, padding included. BLEU is sacreBLEU's,
-`{first["scores"]["test, beam 5"]["signature"]}`.
+to validate and to test, whose scores the table gives. One {first["device"]}; {versions}.
+Minutes are training time, evaluation not counted ({whole}). FLOPs are those of matrix products,
+forward and backward, padding included. BLEU is sacreBLEU's, `{first["scores"]["test, beam 5"]["signature"]}`.
 
 {chr(10).join(rows)}
 
