@@ -1,5 +1,15 @@
 """The one error a person sees: a sentence that says what was wrong and what would be right."""
 
+from collections.abc import Iterable
+from difflib import get_close_matches
+
 
 class QkvError(Exception):
     """Bad input or a broken file. The command line prints it on one line and exits with code 2."""
+
+
+def nearest_or_all(name: str, known: Iterable[str]) -> str:
+    """How to end the sentence about a name that is not known: by the one that was meant, or by all there are."""
+    known = list(known)
+    near = get_close_matches(name, known, 1)
+    return f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}."

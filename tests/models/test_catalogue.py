@@ -26,7 +26,7 @@ def test_an_unknown_size_is_answered_with_the_nearest() -> None:
 
 
 def test_a_size_like_no_other_is_answered_with_all() -> None:
-    with pytest.raises(QkvError, match="it has attention_dropout, "):
+    with pytest.raises(QkvError, match="there are attention_dropout, "):
         find_family("transformer").sizes({"qqqq": 8})
 
 

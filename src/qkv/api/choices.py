@@ -2,13 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from difflib import get_close_matches
 from typing import Any
 
 from qkv.api.pairs import Pair
 from qkv.data.plan import Batching, TokenBudget
 from qkv.data.tokenizer import TextTokenizer
-from qkv.errors import QkvError
+from qkv.errors import QkvError, nearest_or_all
 from qkv.models.catalogue import Family, find_family
 
 SMALL = "small"
@@ -89,7 +88,5 @@ def named_sizes(family: Family, name: str) -> dict[str, Any]:
         return dict(SMALL_SIZES[family.name])
     if name not in family.published:
         names = [SMALL, *family.published]
-        near = get_close_matches(name, names, 1)
-        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(names)}."
-        raise QkvError(f"Family {family.name} has no size called {name}: {hint}")
+        raise QkvError(f"Family {family.name} has no size called {name}: {nearest_or_all(name, names)}")
     return {key: value for key, value in asdict(family.published[name]).items() if key not in VOCABULARIES}

@@ -2,11 +2,10 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Literal
 
 from qkv.api.pairs import Pair
-from qkv.errors import QkvError
+from qkv.errors import QkvError, nearest_or_all
 from qkv.generate.text import TextToText
 from qkv.train.metrics import (
     References,
@@ -40,9 +39,7 @@ METRICS: Mapping[str, Metric] = {
 
 def find_metric(name: str) -> Metric:
     if name not in METRICS:
-        near = get_close_matches(name, METRICS, 1)
-        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(METRICS)}."
-        raise QkvError(f"There is no metric called {name}: {hint}")
+        raise QkvError(f"There is no metric called {name}: {nearest_or_all(name, METRICS)}")
     return METRICS[name]
 
 

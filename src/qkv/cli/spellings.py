@@ -1,13 +1,12 @@
 """How choices are spelled on a command line: `bpe:8000` for a tokenizer, `base,dropout=0.3` for a size."""
 
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from qkv.api.choices import SMALL, NewTokenizer, named_sizes
 from qkv.data.token_kinds import KINDS
 from qkv.data.tokenizer import TextTokenizer
-from qkv.errors import QkvError
+from qkv.errors import QkvError, nearest_or_all
 from qkv.models.catalogue import find_family
 
 Tokenizer = NewTokenizer | TextTokenizer
@@ -19,9 +18,7 @@ def tokenizer_of(spelled: str) -> Tokenizer:
         return TextTokenizer.load(Path(spelled))
     kind, colon, most = spelled.partition(":")
     if kind not in KINDS:
-        near = get_close_matches(kind, KINDS, 1)
-        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(KINDS)}, or give a tokenizer.json."
-        raise QkvError(f"There is no tokenizer kind called {kind!r}: {hint}")
+        raise QkvError(f"There is no tokenizer kind called {kind!r}: {nearest_or_all(kind, KINDS)}")
     if colon and not most.isdecimal():
         raise QkvError(f"The tokenizer {spelled!r} should be spelled kind:vocabulary, for example {kind}:8000.")
     return NewTokenizer(kind, int(most) if colon else None)

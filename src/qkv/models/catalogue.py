@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
-from difflib import get_close_matches
 from typing import Any
 
 import torch
 
-from qkv.errors import QkvError
+from qkv.errors import QkvError, nearest_or_all
 from qkv.models import marian, rnn, transformer
 from qkv.models.sequence_to_sequence import SequenceToSequence
 
@@ -30,9 +29,7 @@ class Family:
         known = {field.name for field in fields(self.sizes_type)}
         for name in values:
             if name not in known:
-                near = get_close_matches(name, known, 1)
-                hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(sorted(known))}."
-                raise QkvError(f"Family {self.name} has no size called {name}: {hint}")
+                raise QkvError(f"Family {self.name} has no size called {name}: {nearest_or_all(name, sorted(known))}")
         try:
             sizes = self.sizes_type(**values)
         except TypeError as error:
@@ -83,9 +80,7 @@ FAMILIES = {family.name: family for family in _FAMILIES}
 
 def find_family(name: str) -> Family:
     if name not in FAMILIES:
-        near = get_close_matches(name, FAMILIES, 1)
-        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(FAMILIES)}."
-        raise QkvError(f"There is no family called {name}: {hint}")
+        raise QkvError(f"There is no family called {name}: {nearest_or_all(name, FAMILIES)}")
     return FAMILIES[name]
 
 

@@ -62,9 +62,7 @@ class SequenceToSequence(nn.Module, ABC):
 class EncoderDecoder(SequenceToSequence):
     """Two stacks: one reads the source, the other the target so far and, by cross-attention, what the first made."""
 
-    def __init__(
-        self, source: Embed, encoder: nn.Module, target: Embed, decoder: nn.Module, head: nn.Module
-    ) -> None:
+    def __init__(self, source: Embed, encoder: nn.Module, target: Embed, decoder: nn.Module, head: nn.Module) -> None:
         super().__init__()
         self.source, self.encoder, self.target, self.decoder, self.head = source, encoder, target, decoder, head
         self.source_vocabulary = len(source.tokens.weight)

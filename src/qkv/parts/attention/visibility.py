@@ -152,26 +152,24 @@ class SameDocument(Rule):
 
 
 @dataclass(frozen=True)
-class Both(Rule):
+class _Pair(Rule):
     first: Rule
     second: Rule
 
     @property
     def reads_query(self) -> bool:  # type: ignore[override]
         return self.first.reads_query or self.second.reads_query
+
+
+class Both(_Pair):
+    """`first & second`"""
 
     def sees(self, query: Sight, key: Sight) -> Tensor:
         return self.first.sees(query, key) & self.second.sees(query, key)
 
 
-@dataclass(frozen=True)
-class Either(Rule):
-    first: Rule
-    second: Rule
-
-    @property
-    def reads_query(self) -> bool:  # type: ignore[override]
-        return self.first.reads_query or self.second.reads_query
+class Either(_Pair):
+    """`first | second`"""
 
     def sees(self, query: Sight, key: Sight) -> Tensor:
         return self.first.sees(query, key) | self.second.sees(query, key)
@@ -179,6 +177,8 @@ class Either(Rule):
 
 @dataclass(frozen=True)
 class Not(Rule):
+    """`~rule`"""
+
     rule: Rule
 
     @property
