@@ -2,7 +2,7 @@
 
     python recipes/translate_report.py runs/transformer runs/rnn
 
-Copies what the page states (`result.json`, `metrics.jsonl`, the translations of the test split) to
+Copies what the page states (`result.json` and `metrics.jsonl`) to
 docs/results/english-german/ and writes the page and its curves beside them. Without arguments it writes the page
 anew from what was copied before.
 """
@@ -21,7 +21,7 @@ from qkv.look.axes import Axis
 from qkv.look.curves import Curve, curve_png
 
 RESULTS = Path(__file__).parents[1] / "docs" / "results"
-KEPT = ("result.json", "metrics.jsonl", "test.beam1.txt", "test.beam5.txt")
+KEPT = ("result.json", "metrics.jsonl")
 NAMES = {"transformer": "Transformer (base, norm before)", "rnn": "RNN with attention"}
 # A plain torch.nn.Transformer of base size in a textbook recipe, on the same data and GPU.
 TEXTBOOK = {"minutes": 7, "target_tokens": 40e6, "BLEU": 18.5, "chrF": 50.1}
