@@ -76,6 +76,8 @@ def prepare(model: SequenceToSequence) -> SequenceToSequence:
 
 def _packed(module: nn.Module) -> nn.Module | None:
     """What takes the place of a module, where anything does."""
+    if isinstance(module, nn.Dropout):
+        return nn.Identity()  # what it does in evaluation, without asking each time
     if isinstance(module, JoinedLinear) and module.weight.numel() >= SMALL:
         return PackedJoinedLinear(module)
     if isinstance(module, TiedHead) and module.weight.numel() >= SMALL:
