@@ -47,8 +47,8 @@ def main() -> None:
     sections = [section(name, *words) for name, words in TITLES.items() if (RESULTS / f"{name}.json").exists()]
     head = (
         "# Performance\n\n*Written by `bench/write_page.py` from `bench/results/`; `make bench` measures anew.* The "
-        "peer is the Marian model of the transformers library, with the same weights, measured in turns in the same run; "
-        "figures are medians. Compare ratios, not machines.\n\n"
+        "peer is the Marian model of the transformers library, with the same weights, measured in turns in the same "
+        "run; figures are medians. Compare ratios, not machines.\n\n"
     )
     PAGE.write_text(head + "\n".join(sections), encoding="utf-8")
 
