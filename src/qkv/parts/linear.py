@@ -24,7 +24,7 @@ class JoinedLinear(nn.Module):
         self.weight = nn.Parameter(torch.empty(rows, width))
         self.bias = nn.Parameter(torch.zeros(rows)) if bias else None
         for part in self.parts(self.weight):
-            nn.init.xavier_uniform_(part)
+            nn.init.xavier_uniform_(part)  # each by its own size [glorot2010 eq.16]
         self.register_state_dict_post_hook(_split_names)
         self.register_load_state_dict_pre_hook(_join_names)
 
