@@ -123,8 +123,8 @@ def train_text_to_text(
     say(
         f"{len(train_pairs):,} pairs to train on"
         + (f" ({train_pairs.dropped:,} longer than {data.max_length} tokens left out)" if train_pairs.dropped else "")
-        + f" in {len(batches):,} batches an epoch, {len(valid or []):,} to validate on; "
-        + f"{family}, {parameters:,} parameters."
+        + f", {len(valid or []):,} to validate on; {family}, {parameters:,} parameters. "
+        + f"Batches in an epoch: {len(batches):,}."
     )
     train(
         model,
