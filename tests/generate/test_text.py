@@ -71,7 +71,7 @@ def test_a_single_text_is_not_taken_apart(text_to_text):
         text_to_text.run("face")
 
 
-@pytest.mark.parametrize("step", ["assigned", "optimised", "loaded"])
+@pytest.mark.parametrize("step", ["assigned", "optimised", "optimised by a fused kernel", "written as data", "loaded"])
 def test_weights_that_changed_are_the_ones_that_decode(text_to_text, monkeypatch, step):
     monkeypatch.setattr("qkv.generate.prepare.SMALL", 1)
     model = text_to_text.model
@@ -84,8 +84,11 @@ def test_weights_that_changed_are_the_ones_that_decode(text_to_text, monkeypatch
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter += torch.randn_like(parameter)
+    elif step == "written as data":
+        for parameter in model.parameters():
+            parameter.data += torch.randn_like(parameter)
     else:
-        optimizer = torch.optim.AdamW(model.parameters(), lr=1.0)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1.0, fused="fused" in step)
         model(torch.tensor([[5, 6]]), None, torch.tensor([[1, 7]])).logsumexp(-1).sum().backward()
         optimizer.step()
     after = text_to_text.run(TEXTS, limit=LIMIT)

@@ -23,6 +23,7 @@ from qkv.weights.load import load_model
 from qkv.weights.save import save_model
 
 SHARED_FILE = "tokenizer.json"
+LOOKED_AT = 32  # numbers of a weight that are compared to see whether it has changed
 SOURCE_FILE, TARGET_FILE = "source_tokenizer.json", "target_tokenizer.json"
 
 
@@ -54,7 +55,7 @@ class TextToText:
                     f"{vocabulary}; it belongs to another model."
                 )
         self.model, self.source_tokenizer, self.target_tokenizer = model, source_tokenizer, target_tokenizer
-        self._packed: tuple[list[tuple[int, int, int]], SequenceToSequence] | None = None
+        self._packed: tuple[list[object], SequenceToSequence] | None = None
 
     @classmethod
     def load(cls, folder: Path | str, device: str | torch.device = "cpu") -> TextToText:
@@ -125,7 +126,7 @@ class TextToText:
     @contextmanager
     def _ready(self) -> Iterator[SequenceToSequence]:
         """The model without dropout, packed where that helps; packed anew only after its weights have changed."""
-        weights = [(id(parameter), parameter.data_ptr(), parameter._version) for parameter in self.model.parameters()]
+        weights = _signs_of_change(self.model)
         if self._packed is None or self._packed[0] != weights:
             self._packed = (weights, prepare(self.model))
         training = self.model.training
@@ -163,6 +164,23 @@ class TextToText:
             if blocks:
                 summary = f"{len(blocks)} × ({', '.join(step for step, _ in blocks[0].named_children())})"
             yield name, summary, sum(parameter.numel() for parameter in fresh)
+
+
+def _signs_of_change(model: nn.Module) -> list[object]:
+    """What differs once weights have been moved, replaced or written to.
+
+    torch counts writes, but not those of a fused optimizer, nor those through `.data`; so some of the numbers are
+    looked at as well.
+    """
+    return [
+        (
+            id(weight),
+            weight.data_ptr(),
+            weight._version,
+            weight.detach().flatten()[:: weight.numel() // LOOKED_AT + 1].tolist(),
+        )
+        for weight in model.parameters()
+    ]
 
 
 def load_tokenizers(folder: Path | str) -> tuple[TextTokenizer, TextTokenizer]:
