@@ -198,6 +198,14 @@ class Mask:
         self._sees_something: Tensor | None = None
         self._without_empty_rows: Tensor | None = None
 
+    def must_fit(self, q: Tensor, k: Tensor) -> None:
+        """A mask made for other tokens than these queries [b h q d] and keys [b g k d] would hide the wrong ones."""
+        if (self.query.size, self.key.size) != (q.shape[2], k.shape[2]):
+            raise QkvError(
+                f"The mask is for {self.query.size} queries and {self.key.size} keys, but there are {q.shape[2]} and "
+                f"{k.shape[2]}: the context's tokens must be those of the stream."
+            )
+
     @property
     def flag(self) -> Literal["all", "causal"] | None:
         """The mask as a flag, when it is one: no mask at all, or a plain look-ahead mask over equal sides."""

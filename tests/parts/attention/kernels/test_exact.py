@@ -6,8 +6,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from qkv.errors import QkvError
+from qkv.parts.attention.kernels.choose import Kernel
 from qkv.parts.attention.kernels.exact import exact
-from qkv.parts.attention.visibility import Causal, Everything, Mask, Tokens
+from qkv.parts.attention.kernels.flex import flex
+from qkv.parts.attention.kernels.fused import fused
+from qkv.parts.attention.visibility import Causal, Everything, Mask, Rule, Tokens, Window
 from tests.parts.attention.cases import ROWS, SITUATIONS, mask, table
 from tests.parts.attention.kernels.compare import Inputs, answers, inputs
 
@@ -112,3 +116,36 @@ def test_very_large_scores_do_not_overflow() -> None:
     given = inputs(3, 3)
     o = exact(given.q * 1e4, given.k * 1e4, given.v, Mask(Everything(), Tokens(3), Tokens(3), "cpu"))
     assert o.isfinite().all()
+
+
+def test_it_is_as_precise_as_what_it_is_given() -> None:
+    situation, given = SITUATIONS["causal, padded left"], inputs(7, 7, heads=2, bias=True, dtype=torch.float64)
+    m = mask(situation, 7)
+    expected = by_hand(given, table(situation, m.query, m.key))
+    torch.testing.assert_close(exact(given.q, given.k, given.v, m, given.bias), expected, atol=1e-13, rtol=1e-13)
+
+
+@pytest.mark.parametrize("kernel", [exact, fused, flex])
+@pytest.mark.parametrize(("queries", "keys"), [(1, 1), (1, 3), (7, 7)])
+@pytest.mark.parametrize("rule", [Causal(), Window(2)])
+def test_no_kernel_takes_a_mask_made_for_other_tokens(kernel: Kernel, queries: int, keys: int, rule: Rule) -> None:
+    """As a flag, or spread over all queries, it would be taken, and hide the wrong keys or none."""
+    given = inputs(3, 3)
+    with pytest.raises(QkvError, match=f"for {queries} queries and {keys} keys, but there are 3 and 3"):
+        kernel(given.q, given.k, given.v, Mask(rule, Tokens(queries), Tokens(keys), "cpu"))
+
+
+@pytest.mark.parametrize("kernel", [exact, fused, flex])
+@pytest.mark.parametrize("shape", [(1, 1, 1, 3), (1, 4, 3, 1), (ROWS, 1, 3, 3)])
+def test_a_bias_is_spread_over_what_it_does_not_tell_apart(kernel: Kernel, shape: tuple[int, ...]) -> None:
+    given, bias = inputs(3, 3), torch.randn(shape)
+    whole = bias.expand(ROWS, 4, 3, 3)
+    found = kernel(given.q, given.k, given.v, None, bias)
+    torch.testing.assert_close(found, exact(given.q, given.k, given.v, None, whole), atol=2e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("kernel", [exact, fused, flex])
+def test_no_kernel_takes_a_bias_that_is_too_large(kernel: Kernel) -> None:
+    given = inputs(3, 3)
+    with pytest.raises(RuntimeError, match="size"):
+        kernel(given.q, given.k, given.v, None, torch.randn(1, 4, 4, 4))

@@ -32,16 +32,19 @@ def exact(
     q [b h q d], k [b g k d], v [b g k e] → [b h q e]. The scale is 1/√d unless given.
     A query that sees no key gets zeros. `record` is handed the weights [b h q k] before dropout.
     """
+    if mask is not None:
+        mask.must_fit(q, k)
     shared_by = q.shape[1] // k.shape[1]  # query heads that share a key/value head [ainslie2023 §2.2]
     k, v = k.repeat_interleave(shared_by, 1), v.repeat_interleave(shared_by, 1)  # [b h k d] [b h k e]
     scores = q @ k.transpose(-1, -2) * (q.shape[-1] ** -0.5 if scale is None else scale)  # [b h q k]
     if bias is not None:
         scores = scores + bias
+    scores = scores.to(torch.promote_types(scores.dtype, torch.float32))  # bfloat16 is too coarse for a softmax
     if mask is None:
-        weights = torch.softmax(scores.float(), -1)
+        weights = torch.softmax(scores, -1)
     else:
         hidden = ~mask.without_empty_rows  # a row without a visible key has no softmax: its weights are made zero
-        weights = torch.softmax(scores.float().masked_fill(hidden, -torch.inf), -1) * mask.sees_something
+        weights = torch.softmax(scores.masked_fill(hidden, -torch.inf), -1) * mask.sees_something
     weights = weights.to(v.dtype)
     if record is not None:
         record(weights)

@@ -35,6 +35,11 @@ def flex(
     if not q.is_cuda and any(tensor is not None and tensor.requires_grad for tensor in (q, k, v, bias)):
         raise QkvError("The flex kernel has gradients on a GPU only: train with the exact or fused kernel here.")
 
+    if mask is not None:
+        mask.must_fit(q, k)
+    if bias is not None:
+        bias = bias.expand(*bias.shape[:2], q.shape[2], k.shape[2])
+
     def add_bias(score: Tensor, row: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         assert bias is not None
         return score + bias[row if bias.shape[0] > 1 else 0, head if bias.shape[1] > 1 else 0, query, key]

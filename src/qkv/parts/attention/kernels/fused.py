@@ -31,6 +31,8 @@ def fused(
     """Same meaning as `exact`. The weights are never formed, so they cannot be recorded."""
     if record is not None:
         raise QkvError("The fused kernel never forms attention weights: record them with the exact kernel.")
+    if mask is not None:
+        mask.must_fit(q, k)
     flag = "all" if mask is None else mask.flag
     grouped = q.shape[1] != k.shape[1]
     if flag is not None and bias is None:
