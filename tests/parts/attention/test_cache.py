@@ -199,3 +199,15 @@ def test_documents_are_given_at_every_step_or_at_none(first: bool) -> None:
     decode(stack, x[:, :2], memory, steps=(2,), cache=cache, **(given if first else {}))
     with pytest.raises(QkvError, match="every step"):
         decode(stack, x[:, 2:], memory, steps=(2,), cache=cache, **({} if first else given))
+
+
+@pytest.mark.parametrize("kind", CACHES)
+@torch.no_grad()
+def test_a_step_that_does_not_start_where_the_cache_ends_is_said(kind: str) -> None:
+    """Its queries would stand at the wrong place: here the second token would not see the first."""
+    attention, x, cache = Attention(WIDTH, HEADS, visibility=Causal()), torch.randn(1, 2, WIDTH), CACHES[kind]()
+    first = Tokens(1)
+    attention(x[:, :1], Context(tokens=first, cache=cache))
+    cache.advance(first)
+    with pytest.raises(QkvError, match=r"start=cache\.length"):
+        attention(x[:, 1:], Context(tokens=Tokens(1), cache=cache))

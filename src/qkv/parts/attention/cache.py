@@ -44,6 +44,11 @@ class Cache:
     def keys(self, new: Tokens) -> Tokens:
         """The tokens that the slots hold once `new` has been appended; the same object for every layer of a step."""
         if self._keys is None or self._keys[0] is not new:
+            if new.start != self.length:
+                raise QkvError(
+                    f"The cache holds {self.length} slots, so the next token is number {self.length}, not {new.start}: "
+                    "give Tokens(size, start=cache.length)."
+                )
             documents = new.documents
             if self.length:
                 if (documents is None) != (self._documents is None):
