@@ -43,6 +43,16 @@ def test_masks_are_shared_by_rule_and_sides_and_by_nothing_less() -> None:
     assert Context(tokens=side).mask(Causal(), side, side, CPU) is not mask
 
 
+def test_a_rule_that_reads_no_query_needs_one_mask_for_equally_many() -> None:
+    """The beams of a sentence are lined up anew in every layer; what they see of the memory is the same."""
+    memory = Tokens.padded(torch.tensor([2, 3]), 3)
+    ctx = Context(tokens=Tokens(1), visibility=NotPadding())
+    mask = ctx.mask(Everything(), Tokens(4), memory, CPU)
+    assert ctx.mask(Everything(), Tokens(4), memory, CPU) is mask
+    assert ctx.mask(Everything(), Tokens(5), memory, CPU) is not mask
+    assert ctx.mask(Everything(), Tokens(4), memory, torch.device("meta")) is not mask
+
+
 def test_the_ledger_writes_under_the_name_of_the_module() -> None:
     model = nn.Sequential(nn.ModuleDict({"attention": nn.Identity()}), nn.Identity())
     ledger = Ledger(model, keep=["weights"])

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from qkv.parts.attention.cache import Cache, PreallocatedCache
-from qkv.parts.attention.visibility import Everything, NotPadding, Rule, Tokens
+from qkv.parts.attention.visibility import NotPadding, Rule, Tokens
 from qkv.parts.context import Context, Ledger
 from qkv.parts.embed import Embed
 
@@ -91,8 +91,7 @@ class EncoderDecoder(SequenceToSequence):
     ) -> Tensor:
         start = 0 if cache is None else cache.length
         tokens = Tokens(target.shape[1], start)
-        visibility = Everything() if memory.tokens.documents is None else NotPadding()
-        return self.decode_tokens(target, memory, tokens, visibility, cache=cache, ledger=ledger)
+        return self.decode_tokens(target, memory, tokens, NotPadding(), cache=cache, ledger=ledger)
 
     def decode_tokens(
         self,

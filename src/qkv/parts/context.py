@@ -49,7 +49,8 @@ class Context:
         """The mask of `rule`, narrowed by this pass, between these tokens; made once and shared by all layers."""
         narrowed = rule & self.visibility
         for mask in self.masks:
-            if mask.query is query and mask.key is key and mask.rule == narrowed:
+            same_query = mask.query is query or (not narrowed.reads_query and mask.query.size == query.size)
+            if same_query and mask.key is key and mask.rule == narrowed and mask.device == device:
                 return mask
         mask = Mask(narrowed, query, key, device)
         self.masks.append(mask)

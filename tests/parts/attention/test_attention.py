@@ -250,3 +250,14 @@ def test_a_printed_attention_tells_what_it_is() -> None:
     text = repr(Attention(WIDTH, HEADS, key_value_heads=2, visibility=Causal()))
     assert "4 heads × 3, 2 key/value heads" in text
     assert "Causal" in text
+
+
+@torch.no_grad()
+def test_the_ledger_gets_the_weights_of_beams_row_by_row() -> None:
+    cross, x, memory = CrossAttention(8, 2), torch.randn(6, 4, 8), torch.randn(2, 5, 8)
+    together, apart = Ledger(cross, ["weights"]), Ledger(cross, ["weights"])
+    cross(x, Context(tokens=Tokens(4), memory=memory, ledger=together))
+    cross(x, Context(tokens=Tokens(4), memory=memory.repeat_interleave(3, 0), ledger=apart))
+    (found,), (expected,) = together.entries["/weights"], apart.entries["/weights"]
+    assert found.shape == (6, 2, 4, 5)
+    torch.testing.assert_close(found, expected)

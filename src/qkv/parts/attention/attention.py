@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from qkv.errors import QkvError
 from qkv.parts.attention.kernels.choose import Kernel, choose_kernel
 from qkv.parts.attention.visibility import Everything, Mask, Rule, Tokens
-from qkv.parts.context import Context
+from qkv.parts.context import Context, Ledger
 from qkv.parts.linear import JoinedLinear
 from qkv.parts.position import Rotary
 
@@ -69,15 +69,24 @@ class MultiHead(nn.Module):
         self.out = nn.Linear(heads * self.value_width, width, bias=bias)
         nn.init.xavier_uniform_(self.out.weight)
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Tensor | None, ctx: Context) -> Tensor:
-        """All heads at once, then `W^O`. q [b h q d], k [b g k d], v [b g k e] → [b q width]"""
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Tensor | None, ctx: Context, beams: int = 1
+    ) -> Tensor:
+        """All heads at once, then `W^O`. q [b h q d], k [b g k d], v [b g k e] → [b q width]
+
+        Where the queries of several rows (`beams`) stand in line, the ledger still gets the weights row by row.
+        """
         dropout = self.dropout if self.training else 0.0
         record = None
         if ctx.ledger is not None and ctx.ledger.wants("weights"):
-            record = partial(ctx.ledger.write, self, "weights")
+            record = partial(self._record, ctx.ledger, beams)
         kernel = self.kernel or choose_kernel(q, k, mask, dropout, record is not None)
         o = kernel(q, k, v, mask, bias, scale=self.scale, dropout=dropout, record=record)  # [b h q e]
         return self.out(o.transpose(1, 2).flatten(2))
+
+    def _record(self, ledger: Ledger, beams: int, weights: Tensor) -> None:
+        """weights [m h n·s k] of n beams are those of m·n rows. [m·n h s k]"""
+        ledger.write(self, "weights", weights.unflatten(2, (beams, -1)).transpose(1, 2).flatten(0, 1))
 
     def extra_repr(self) -> str:
         shared = "" if self.key_value_heads == self.heads else f", {self.key_value_heads} key/value heads"
@@ -143,7 +152,7 @@ class CrossAttention(MultiHead):
             x, queries = x.reshape(len(memory), beams * slots, -1), Tokens(beams * slots)  # [m n·s width]
         q = _heads(self.query(x), self.heads)
         mask = ctx.mask(self.visibility, queries, ctx.memory_tokens or Tokens(memory.shape[1]), x.device)
-        return self.attend(q, k, v, mask, None, ctx).reshape(len(memory) * beams, slots, -1)
+        return self.attend(q, k, v, mask, None, ctx, beams).reshape(len(memory) * beams, slots, -1)
 
 
 def _heads(x: Tensor, heads: int) -> Tensor:
