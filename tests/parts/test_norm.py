@@ -109,3 +109,11 @@ def test_batch_norm_of_half_precision_keeps_its_running_statistics_up() -> None:
     norm, x = SequenceBatchNorm(WIDTH).to(torch.bfloat16), torch.randn(2, 3, WIDTH).bfloat16() + 3
     assert norm(x, Context(tokens=Tokens(3))).dtype == torch.bfloat16
     assert (norm.running_mean > 0).all()
+
+
+def test_a_batch_of_padding_alone_leaves_no_trace_in_the_statistics() -> None:
+    norm = SequenceBatchNorm(4)
+    y = norm(torch.randn(2, 3, 4), Context(tokens=Tokens.padded(torch.tensor([0, 0]), 3)))
+    assert y.isfinite().all()
+    assert torch.equal(norm.running_mean, torch.zeros(4))
+    assert torch.equal(norm.running_variance, torch.ones(4))

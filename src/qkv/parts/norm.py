@@ -28,7 +28,8 @@ class RMSNorm(nn.Module):
         self.weight = nn.Parameter(torch.ones(width))
 
     def forward(self, x: Tensor, ctx: Context | None = None) -> Tensor:
-        return F.rms_norm(x.float(), self.weight.shape, self.weight.float(), self.epsilon).to(x.dtype)
+        wide = torch.promote_types(x.dtype, torch.float32)
+        return F.rms_norm(x.to(wide), self.weight.shape, self.weight.to(wide), self.epsilon).to(x.dtype)
 
 
 class SequenceBatchNorm(nn.Module):
@@ -51,8 +52,8 @@ class SequenceBatchNorm(nn.Module):
 
     def forward(self, x: Tensor, ctx: Context) -> Tensor:
         mean, variance = self.running_mean, self.running_variance
-        if self.training:
-            documents = ctx.tokens.documents
+        documents = ctx.tokens.documents
+        if self.training and (documents is None or bool((documents > 0).any())):  # padding alone has no statistics
             real = (x if documents is None else x[documents > 0]).reshape(-1, x.shape[-1]).float()  # [tokens d]
             mean, variance = real.mean(0), real.var(0, unbiased=False)
             with torch.no_grad():
