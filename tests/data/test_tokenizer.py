@@ -1,6 +1,7 @@
 """Tokenizers: lossless where they can be, deaf to special tokens in text, and clear about broken files."""
 
 import json
+import pickle
 import random
 
 import pytest
@@ -232,3 +233,9 @@ def test_tokenizer_without_specials_is_refused(tmp_path):
     Tokenizer(models.WordLevel({"a": 0, "<unk>": 1}, unk_token="<unk>")).save(str(tmp_path / "tokenizer.json"))
     with pytest.raises(QkvError, match=r"tokenizer.json cannot be used. The tokenizer has no pad token.*<pad>"):
         TextTokenizer.load(tmp_path / "tokenizer.json")
+
+
+def test_a_copy_for_another_process_cuts_the_same() -> None:
+    texts = ["x </s> y", "<pad>", "plain"]
+    tokenizer = TextTokenizer.train("bpe", texts * 3, vocabulary=270)
+    assert pickle.loads(pickle.dumps(tokenizer)).encode(texts) == tokenizer.encode(texts)

@@ -47,6 +47,10 @@ class TextTokenizer:
         self.unknown: int = vocabulary[found["unknown"]]
         self.size: int = max(vocabulary.values()) + 1
 
+    def __reduce__(self) -> tuple[type["TextTokenizer"], tuple[Tokenizer]]:
+        """For other processes: the library's own copy forgets that texts may not spell special tokens."""
+        return type(self), (self._tokenizer,)
+
     def __repr__(self) -> str:
         return f"TextTokenizer({type(self._tokenizer.model).__name__}, {self.size} tokens)"
 
