@@ -304,3 +304,10 @@ def test_positions_start_again_with_each_document() -> None:
 
 def test_interleaved_is_the_default_order() -> None:
     assert torch.equal(sinusoids(3, 4), sinusoids(3, 4, interleaved))
+
+
+def test_a_table_that_grew_while_decoding_serves_training() -> None:
+    positions = Sinusoidal(4, length=2)
+    with torch.inference_mode():
+        positions(torch.arange(3), 3)
+    assert not positions.table.is_inference()

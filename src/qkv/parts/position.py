@@ -50,7 +50,8 @@ class Sinusoidal(nn.Module):
     def forward(self, positions: Tensor, longest: int) -> Tensor:
         """positions [b s] or [s], each below `longest` → [b s d] or [s d]"""
         if longest > len(self.table):
-            self.table = sinusoids(2 * longest, self.width, self.arrange).to(self.table)
+            with torch.inference_mode(False):  # a table first grown while decoding serves training later
+                self.table = sinusoids(2 * longest, self.width, self.arrange).to(self.table)
         return self.table[positions]
 
 
