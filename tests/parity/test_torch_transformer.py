@@ -43,24 +43,24 @@ def pair(request):
     return peer, ours
 
 
-def run(model: nn.Module, source: torch.Tensor, lengths: torch.Tensor | None, target: torch.Tensor) -> torch.Tensor:
-    """Our two stacks on streams that are already embedded."""
-    tokens = Tokens(source.shape[1]) if lengths is None else Tokens.padded(lengths, source.shape[1])
+def run(model: nn.Module, source: torch.Tensor, real: torch.Tensor | None, target: torch.Tensor) -> torch.Tensor:
+    """Our two stacks on streams that are already embedded; `real` [b s] marks the source slots that are no padding."""
+    tokens = Tokens(source.shape[1], documents=None if real is None else real.long())
     memory = model.encoder(source, Context(tokens=tokens, visibility=NotPadding()))
     ctx = Context(tokens=Tokens(target.shape[1]), visibility=NotPadding(), memory=memory, memory_tokens=tokens)
     return model.decoder(target, ctx)
 
 
-def run_peer(peer: nn.Module, source: torch.Tensor, lengths: torch.Tensor | None, target: torch.Tensor) -> torch.Tensor:
-    hidden = None if lengths is None else torch.arange(source.shape[1]) >= lengths[:, None]  # True: may not be seen
+def run_peer(peer: nn.Module, source: torch.Tensor, real: torch.Tensor | None, target: torch.Tensor) -> torch.Tensor:
+    hidden = None if real is None else torch.zeros(real.shape).masked_fill(~real, -torch.inf)
     causal = nn.Transformer.generate_square_subsequent_mask(target.shape[1])
     return peer(
         source,
         target,
         tgt_mask=causal,
         tgt_is_causal=True,
-        src_key_padding_mask=None if hidden is None else torch.zeros(hidden.shape).masked_fill(hidden, -torch.inf),
-        memory_key_padding_mask=None if hidden is None else torch.zeros(hidden.shape).masked_fill(hidden, -torch.inf),
+        src_key_padding_mask=hidden,
+        memory_key_padding_mask=hidden,
     )
 
 
@@ -69,18 +69,20 @@ def test_outputs_and_gradients_are_torch_s(pair, source_length, target_length):
     compare(pair, source_length, None, target_length)
 
 
+@pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize(("source_length", "target_length"), LENGTHS[1:])
-def test_with_padding_outputs_and_gradients_are_torch_s(pair, source_length, target_length):
+def test_with_padding_outputs_and_gradients_are_torch_s(pair, source_length, target_length, side):
     lengths = torch.tensor([source_length, 1, (source_length + 1) // 2])
-    compare(pair, source_length, lengths, target_length)
+    real = torch.arange(source_length) < lengths[:, None]
+    compare(pair, source_length, real.flip(1) if side == "left" else real, target_length)
 
 
-def compare(pair, source_length: int, lengths: torch.Tensor | None, target_length: int) -> None:
+def compare(pair, source_length: int, real: torch.Tensor | None, target_length: int) -> None:
     peer, ours = deepcopy(pair)
     source = torch.randn(3, source_length, WIDTH, requires_grad=True)
     target = torch.randn(3, target_length, WIDTH, requires_grad=True)
     weights = torch.randn(3, target_length, WIDTH)
-    mine, theirs = run(ours, source, lengths, target), run_peer(peer, source, lengths, target)
+    mine, theirs = run(ours, source, real, target), run_peer(peer, source, real, target)
     torch.testing.assert_close(mine, theirs, atol=2e-5, rtol=1e-4)
     gradients = []
     for answer, model in ((mine, ours), (theirs, peer)):
@@ -99,7 +101,22 @@ def compare(pair, source_length: int, lengths: torch.Tensor | None, target_lengt
 def test_a_row_is_the_same_alone(pair):
     _, ours = pair
     source, target, lengths = torch.randn(3, 9, WIDTH), torch.randn(3, 5, WIDTH), torch.tensor([9, 1, 4])
-    together = run(ours, source, lengths, target)
+    together = run(ours, source, torch.arange(9) < lengths[:, None], target)
     for row, length in enumerate(lengths.tolist()):
         alone = run(ours, source[row : row + 1, :length], None, target[row : row + 1])
         torch.testing.assert_close(together[row : row + 1], alone, atol=2e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize(("source_length", "target_length"), LENGTHS)
+@torch.no_grad()
+def test_step_by_step_with_a_cache_is_torch_s_all_at_once(pair, source_length, target_length):
+    peer, ours = pair
+    source, target = torch.randn(2, source_length, WIDTH), torch.randn(2, target_length, WIDTH)
+    memory, memory_tokens = ours.encoder(source, Context(tokens=Tokens(source_length))), Tokens(source_length)
+    cache, steps = ours.new_cache(target_length), []
+    for slot in range(target_length):
+        tokens = Tokens(1, start=slot)
+        ctx = Context(tokens=tokens, memory=memory, memory_tokens=memory_tokens, cache=cache)
+        steps.append(ours.decoder(target[:, slot : slot + 1], ctx))
+        cache.advance(tokens)
+    torch.testing.assert_close(torch.cat(steps, 1), run_peer(peer, source, None, target), atol=2e-5, rtol=1e-4)
