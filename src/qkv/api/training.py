@@ -196,7 +196,7 @@ def _typical_batch(pairs: Pairs, data: DataSettings) -> PairBatch:
 
 
 def _profile_stacks(model: SequenceToSequence, batch: PairBatch) -> None:
-    """Admin's residuals are balanced once before training, each stack for itself. [liu2020 §4.2]"""
+    """Admin's residuals are balanced once before training, each stack for itself. [liu2020 §4.3]"""
     for stack in model.modules():
         if isinstance(stack, Stack) and any(isinstance(step, Admin) for step in stack.modules()):
             profile_admin(stack, lambda: model(batch.source, batch.source_lengths, batch.target[:, :-1]))

@@ -93,10 +93,10 @@ def transformer(
 
 
 def prenorm_transformer(sizes: TransformerSizes) -> EncoderDecoder:
-    """The same with the norm before each mixer and one after each stack; it needs no long warm-up. [xiong2020 §3.1]"""
+    """The same with the norm before each mixer and one after each stack; it needs no long warm-up. [xiong2020 tab.1]"""
     return transformer(sizes, PreNorm, final_norm=LayerNorm)
 
 
 def admin_transformer(sizes: TransformerSizes) -> EncoderDecoder:
-    """The same with Admin's balanced residuals, which `profile_admin` sets from a batch. [liu2020 §4.2]"""
+    """The same with Admin's balanced residuals, which `profile_admin` sets from a batch. [liu2020 §4.3]"""
     return transformer(sizes, partial(Admin, width=sizes.width))

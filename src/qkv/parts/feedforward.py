@@ -17,12 +17,12 @@ silu: Activation = F.silu
 
 
 def gelu(x: Tensor) -> Tensor:
-    """x Φ(x), exactly. [hendrycks2016 eq.1]"""
+    """x Φ(x), exactly. [hendrycks2016 §2]"""
     return F.gelu(x)
 
 
 def gelu_tanh(x: Tensor) -> Tensor:
-    """x Φ(x), approximated by a tanh. [hendrycks2016 eq.2]"""
+    """x Φ(x), approximated by a tanh. [hendrycks2016 §2]"""
     return F.gelu(x, approximate="tanh")
 
 

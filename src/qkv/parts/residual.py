@@ -23,7 +23,7 @@ class PostNorm(nn.Module):
 
 
 class PreNorm(nn.Module):
-    """x + dropout(mixer(norm(x))): the stream is never normed, so deep stacks need no warm-up. [xiong2020 §3.1]"""
+    """x + dropout(mixer(norm(x))): the stream is never normed, so deep stacks need no warm-up. [xiong2020 tab.1]"""
 
     def __init__(self, norm: nn.Module, mixer: nn.Module, dropout: float = 0.0) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ class Parallel(nn.Module):
 
 
 class Admin(nn.Module):
-    """norm(x ⊙ ω + dropout(mixer(x))): post-norm whose branches are balanced by a profiled ω. [liu2020 §4.2]"""
+    """norm(x ⊙ ω + dropout(mixer(x))): post-norm whose branches are balanced by a profiled ω. [liu2020 §4.3]"""
 
     def __init__(self, norm: nn.Module, mixer: nn.Module, dropout: float = 0.0, *, width: int) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ class Admin(nn.Module):
 
 
 def profile_admin(stack: nn.Module, forward: Callable[[], object]) -> None:
-    """Set every ω of a stack: ω_i = √(Σ_{j<i} Var[f_j]), from the mixers' variances in one forward pass. [liu2020 §4.2]
+    """Set every ω of a stack: ω_i = √(Σ_{j<i} Var[f_j]), from the mixers' variances in one forward pass. [liu2020 §4.3]
 
     `forward` runs the stack once on real input while every ω is 1.
     """
