@@ -51,3 +51,12 @@ def test_cuda_where_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(QkvError, match="offers none"):
         TrainSettings(steps=1, device="cuda").torch_device()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "missing"),
+    [({"patience": 3}, "evaluate_every"), ({"average": 2}, "save_every"), ({"average": 1, "ema": 0.9}, "not both")],
+)
+def test_a_setting_that_would_do_nothing_is_said(wrong: dict[str, Any], missing: str) -> None:
+    with pytest.raises(QkvError, match=missing):
+        TrainSettings(steps=5, **wrong)

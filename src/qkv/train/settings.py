@@ -51,6 +51,14 @@ class TrainSettings:
             raise QkvError(f"The number of checkpoints to average must be 0 or more, but is {self.average}.")
         if self.ema is not None and not 0 < self.ema < 1:
             raise QkvError(f"The decay of the moving average must lie between 0 and 1, but is {self.ema}.")
+        if self.average and self.ema is not None:
+            raise QkvError(
+                "Final weights are an average of checkpoints or a moving average: give average or ema, not both."
+            )
+        if self.average > 1 and self.save_every is None:
+            raise QkvError(f"To average {self.average} checkpoints there must be as many: give save_every.")
+        if self.patience is not None and self.evaluate_every is None:
+            raise QkvError("Patience counts evaluations, and there is only the last one: give evaluate_every.")
         _one_of("precision", self.precision, ("float32", "bfloat16"))
         _one_of("better", self.better, ("lower", "higher"))
 
