@@ -188,3 +188,12 @@ def test_every_family_decodes_a_batch_as_it_decodes_each_sentence(case):
         (alone,) = search(row[None, :length])
         assert [one.ids for one in answer] == [one.ids for one in alone]
         assert [one.score for one in answer] == pytest.approx([one.score for one in alone], abs=1e-4)
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+def test_a_damaged_model_is_said_and_not_decoded(beams: int) -> None:
+    model = small_model()
+    with torch.no_grad():
+        model.decoder.blocks[0].feed_forward.norm.weight.fill_(torch.nan)
+    with pytest.raises(QkvError, match="NaN"):
+        beam_search(model, *sources([4, 2]), start=START, end=END, beams=beams, limit=LengthLimit(0, 4))

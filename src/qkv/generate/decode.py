@@ -5,6 +5,7 @@ Shapes: m live sentences, v vocabulary, r rows, c candidates.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -24,6 +25,10 @@ class Hypothesis:
     log_probability: float  # natural logarithm, of all tokens and of `</s>` where it was reached
     score: float  # the log-probability after length penalty: what hypotheses are ranked by
     ended: bool  # False: cut off at the length limit
+
+    def __post_init__(self) -> None:
+        if math.isnan(self.log_probability):
+            raise QkvError("The model gives no probabilities but NaN: its weights are damaged or too large.")
 
 
 @dataclass(frozen=True)
