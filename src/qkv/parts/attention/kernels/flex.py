@@ -37,7 +37,7 @@ def flex(
 
     if mask is not None:
         mask.must_fit(q, k)
-    if bias is not None:
+    if bias is not None and bias.shape[2:] != (q.shape[2], k.shape[2]):
         bias = bias.expand(*bias.shape[:2], q.shape[2], k.shape[2])
 
     def add_bias(score: Tensor, row: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
