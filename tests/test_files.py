@@ -1,9 +1,10 @@
 import os
 
 import pytest
+import torch
 
 from qkv.errors import QkvError
-from qkv.files import write_whole
+from qkv.files import copy_into, write_json, write_tensors, write_whole
 
 
 def test_makes_the_folder_and_leaves_only_the_file(tmp_path):
@@ -34,3 +35,21 @@ def test_a_file_in_the_place_of_the_folder_is_a_clear_error(tmp_path):
     (tmp_path / "file").write_text("not a folder")
     with pytest.raises(QkvError, match="Cannot write"):
         write_whole(tmp_path / "file" / "page.html", b"content")
+
+
+def test_a_folder_named_as_the_file_is_said(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(QkvError, match="it is a folder"):
+        write_whole(".", b"content")
+
+
+def test_tensors_can_be_read_by_whom_other_files_can_be_read(tmp_path):
+    write_tensors(tmp_path / "model.safetensors", {"x": torch.zeros(2)})
+    write_json(tmp_path / "config.json", {})
+    modes = {file.stat().st_mode & 0o777 for file in tmp_path.iterdir()}
+    assert len(modes) == 1
+
+
+def test_whole_numbers_do_not_pass_for_weights():
+    with pytest.raises(QkvError, match=r"int64.*float32"):
+        copy_into({"x": torch.zeros(2)}, {"x": torch.zeros(2, dtype=torch.int64)}, "file")

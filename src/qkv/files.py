@@ -41,6 +41,8 @@ def write_json(file: Path, value: Any) -> None:
 def write_whole(file: Path, content: bytes) -> Path:
     """Write what a person asked for to where they asked for it, making the folder; say what is in the way."""
     file = Path(file)
+    if file.is_dir():
+        raise QkvError(f"Cannot write {file}: it is a folder; name a file in it.")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         with replacing(file) as passing:
@@ -64,6 +66,14 @@ def write_tensors(file: Path, tensors: Mapping[str, Tensor]) -> None:
     with replacing(file) as passing:
         # Cloned, because safetensors refuses views of one storage, which joined matrices are.
         save_file({name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}, passing)
+        passing.chmod(0o666 & ~_umask())  # safetensors shuts others out; a model may be shared like any file
+
+
+def _umask() -> int:
+    """What this process withholds from others when it makes a file; it can only be read by setting it."""
+    withheld = os.umask(0)
+    os.umask(withheld)
+    return withheld
 
 
 def read_tensors(file: Path) -> dict[str, Tensor]:
@@ -109,4 +119,6 @@ def copy_into(destination: Mapping[str, Tensor], tensors: Mapping[str, Tensor], 
                     f"{origin} holds {name} with shape {list(tensors[name].shape)}, "
                     f"but this model has {list(tensor.shape)}."
                 )
+            if tensor.is_floating_point() != tensors[name].is_floating_point():
+                raise QkvError(f"{origin} holds {name} as {tensors[name].dtype}, but this model has {tensor.dtype}.")
             tensor.copy_(tensors[name])

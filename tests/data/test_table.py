@@ -228,3 +228,13 @@ def test_wrong_paths_and_settings(tmp_path):
         read_table(write(tmp_path, "w.jsonl", "{}"), names=["a"])
     with pytest.raises(QkvError, match=r"The table has no column 'wordd'.*did you mean 'word'"):
         read_table(file).column("wordd")
+
+
+def test_parquet_with_a_column_twice(tmp_path):
+    pyarrow = pytest.importorskip("pyarrow", reason="reading parquet needs pyarrow")
+    from pyarrow import parquet
+
+    doubled = pyarrow.Table.from_arrays([pyarrow.array(["a"]), pyarrow.array(["b"])], names=["word", "word"])
+    parquet.write_table(doubled, tmp_path / "w.parquet")
+    with pytest.raises(QkvError, match="names the column 'word' twice"):
+        read_table(tmp_path / "w.parquet", ["word"])

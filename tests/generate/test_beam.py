@@ -163,7 +163,12 @@ def test_half_precision_decodes(device, precision):
 
 @pytest.mark.parametrize(
     ("change", "said"),
-    [({"beams": 0}, "outputs of 0 beams"), ({"best": 5}, "not 5"), ({"length_penalty": -1.0}, "negative")],
+    [
+        ({"beams": 0}, "outputs of 0 beams"),
+        ({"best": 5}, "not 5"),
+        ({"length_penalty": -1.0}, "but is -1.0"),
+        ({"length_penalty": float("nan")}, "nan"),
+    ],
 )
 def test_what_makes_no_sense_is_said(change, said):
     source, _ = sources([4])

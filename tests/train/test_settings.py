@@ -60,3 +60,15 @@ def test_cuda_where_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_setting_that_would_do_nothing_is_said(wrong: dict[str, Any], missing: str) -> None:
     with pytest.raises(QkvError, match=missing):
         TrainSettings(steps=5, **wrong)
+
+
+@pytest.mark.parametrize("device", ["mps", "meta"])
+def test_devices_that_qkv_does_not_run_on(device: str) -> None:
+    with pytest.raises(QkvError, match="runs on cpu and cuda"):
+        TrainSettings(steps=1, device=device).torch_device()
+
+
+@pytest.mark.parametrize("wrong", [{"seed": -1}, {"seed": 2**70}, {"minutes": float("inf")}])
+def test_numbers_out_of_range(wrong: dict[str, Any]) -> None:
+    with pytest.raises(QkvError, match=next(iter(wrong))):
+        TrainSettings(**{"steps": 1, **wrong})

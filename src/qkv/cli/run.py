@@ -65,6 +65,10 @@ def read_inputs(texts: list[str], file: str | None, column: str | None, format: 
     """The texts given, or the lines or rows of a file; only one of the two."""
     if texts and file is not None:
         raise QkvError("Give texts or --input, not both.")
+    if texts and (column or format):
+        raise QkvError("Texts are taken as they are: --source and --format belong to a table given with --input.")
+    if format and not column:
+        raise QkvError("A table needs the column of the inputs: name it with --source.")
     if texts:
         return iter(texts)
     if file is None and sys.stdin.isatty():
@@ -90,7 +94,7 @@ def read_lines(file: str) -> Iterator[str]:
     with open_bytes(file) as stream:
         for number, line in enumerate(stream, start=1):
             try:
-                yield line.decode().rstrip("\r\n")
+                yield line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
             except UnicodeDecodeError:
                 raise QkvError(f"Line {number} of {file} is not valid UTF-8: save the file as UTF-8.") from None
 

@@ -1,5 +1,6 @@
 """`qkv train`: a model of one's own from a table of one's own."""
 
+import math
 import shlex
 from dataclasses import replace
 from pathlib import Path
@@ -122,8 +123,8 @@ def text_to_text(
     if metric:
         settings = replace(settings, watch=metric[0], better=find_metric(metric[0]).better)
     settings.torch_device()
-    if not learning_rate > 0:
-        raise QkvError(f"The learning rate must be above 0, but is {learning_rate}.")
+    if not 0 < learning_rate < math.inf:
+        raise QkvError(f"The learning rate must be above 0 and finite, but is {learning_rate}.")
     tokenizers = tokenizers_of(tokenizer, source_tokenizer, target_tokenizer)
     sizes = sizes_of(family, size, dropout)
     reporter = Reporter()

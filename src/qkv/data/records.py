@@ -140,7 +140,9 @@ def read_parquet(stream: BinaryIO, file: str, names: Sequence[str] | None) -> It
     if not content:
         return
     try:
-        batches = parquet.ParquetFile(io.BytesIO(content)).iter_batches()
+        table = parquet.ParquetFile(io.BytesIO(content))
+        header(table.schema_arrow.names, file)
+        batches = table.iter_batches()
         line = 1
         for batch in batches:
             for row in range(batch.num_rows):
@@ -166,7 +168,7 @@ def header(values: list[str], file: str) -> list[str]:
     """The column names of a header line, which must differ from each other."""
     doubled = sorted({name for name in values if values.count(name) > 1})
     if doubled:
-        raise QkvError(f"The header line of {file} names the column {doubled[0][:40]!r} twice: each name must differ.")
+        raise QkvError(f"{file} names the column {doubled[0][:40]!r} twice: each name must differ.")
     return values
 
 

@@ -111,8 +111,8 @@ def beam_search(
     """
     if beams < 1 or not 1 <= best <= beams:
         raise QkvError(f"Beam search gives between 1 and {beams} outputs of {beams} beams, not {best}.")
-    if length_penalty < 0:
-        raise QkvError(f"The length penalty {length_penalty} is negative: it should be 0 (none) or more.")
+    if not 0 <= length_penalty < math.inf:
+        raise QkvError(f"The length penalty must be 0 (none) or a finite number above, but is {length_penalty}.")
     if beams == 1:
         single = greedy(model, source, source_lengths, start=start, end=end, limit=limit, never=never)
         lengths = [len(one.ids) + one.ended for one in single]

@@ -1,5 +1,6 @@
 """Everything about a training run that is a number or a choice, and the budget it defines."""
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -45,8 +46,10 @@ class TrainSettings:
         for name in ("steps", "minutes", "accumulate", "clip", "log_every", "evaluate_every", "save_every", "keep",
                      "patience", "tolerate"):  # fmt: skip
             value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise QkvError(f"The training setting {name} must be above 0, but is {value}.")
+            if value is not None and not 0 < value < math.inf:
+                raise QkvError(f"The training setting {name} must be above 0 and finite, but is {value}.")
+        if not 0 <= self.seed < 2**32:
+            raise QkvError(f"The seed must be a whole number from 0 to 4294967295, but is {self.seed}.")
         if self.average < 0:
             raise QkvError(f"The number of checkpoints to average must be 0 or more, but is {self.average}.")
         if self.ema is not None and not 0 < self.ema < 1:
@@ -80,8 +83,12 @@ class TrainSettings:
             device = torch.device(self.device)
         except RuntimeError as error:
             raise QkvError(f"There is no device called {self.device!r}; try cpu, cuda or auto.") from error
+        if device.type not in ("cpu", "cuda"):
+            raise QkvError(f"qkv runs on cpu and cuda, not on {self.device!r}; auto takes cuda where it is present.")
         if device.type == "cuda" and not torch.cuda.is_available():
             raise QkvError("The device cuda was asked for, but this machine offers none; use cpu or auto.")
+        if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+            raise QkvError(f"There is no {self.device}: this machine has {torch.cuda.device_count()} CUDA devices.")
         return device
 
     def autocast(self, device: torch.device) -> torch.autocast:

@@ -1,0 +1,85 @@
+"""Model folders: what is saved comes back the same, and nothing that does not fit is taken."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from qkv.errors import QkvError
+from qkv.models.catalogue import FAMILIES
+from qkv.weights.load import load_model
+from qkv.weights.save import save_model, tensors_of
+from tests.models.small import small_model
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    save_model(small_model("transformer"), tmp_path)
+    return tmp_path
+
+
+def edit(folder: Path, **changes: Any) -> None:
+    file = folder / "config.json"
+    config = json.loads(file.read_text())
+    config["sizes"] |= changes
+    file.write_text(json.dumps(config))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_comes_back_the_same(family: str, tmp_path: Path) -> None:
+    model = small_model(family)
+    save_model(model, tmp_path)
+    loaded = load_model(tmp_path)
+    assert loaded.family == family
+    assert loaded.sizes == model.sizes
+    assert not loaded.training
+    saved, own = load_file(tmp_path / "model.safetensors"), tensors_of(loaded)
+    assert saved.keys() == own.keys()
+    assert all(torch.equal(saved[name], own[name]) for name in own)
+
+
+def test_a_shared_matrix_is_saved_once_and_stays_shared(folder: Path) -> None:
+    names = [name for name in load_file(folder / "model.safetensors") if "tokens.weight" in name]
+    loaded = load_model(folder)
+    assert names == ["source.tokens.weight"]
+    assert loaded.source.tokens.weight is loaded.target.tokens.weight
+
+
+@pytest.mark.parametrize("layers", [10**9, 10**5])
+def test_a_configuration_that_asks_for_more_layers_than_there_are_is_refused_at_once(folder: Path, layers: int) -> None:
+    edit(folder, encoder_layers=layers)
+    with pytest.raises(QkvError, match="far larger model than"):
+        load_model(folder)
+
+
+def test_a_configuration_that_asks_for_a_wider_model_takes_no_memory(folder: Path) -> None:
+    edit(folder, hidden=2**40)
+    with pytest.raises(QkvError, match="far larger model than"):
+        load_model(folder)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda tensors: tensors.pop("encoder.blocks.0.attention.norm.weight"), "lacks the tensor"),
+        (lambda tensors: tensors.update(surplus=torch.zeros(3)), "holds the tensor surplus"),
+        (lambda tensors: tensors.update({"decoder.blocks.0.cross.norm.bias": torch.zeros(99)}), "with shape"),
+    ],
+)
+def test_tensors_that_do_not_fit_are_named(folder: Path, change: Any, message: str) -> None:
+    file = folder / "model.safetensors"
+    tensors = load_file(file)
+    change(tensors)
+    save_file(tensors, file)
+    with pytest.raises(QkvError, match=message):
+        load_model(folder)
+
+
+def test_a_cut_file_is_named(folder: Path) -> None:
+    file = folder / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-100])
+    with pytest.raises(QkvError, match=r"model\.safetensors is not a whole safetensors file"):
+        load_model(folder)
