@@ -11,10 +11,11 @@ ends with BLEU and chrF on the test split in `result.json`. A run that was stopp
 from __future__ import annotations
 
 import sys
-from dataclasses import asdict
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -22,31 +23,51 @@ import qkv
 from qkv.api.scores import Scores
 from qkv.api.training import read_result
 from qkv.data.plan import TokenBudget
-from qkv.errors import QkvError
+from qkv.errors import QkvError, nearest_or_all
 from qkv.files import read_json, write_json
 from qkv.models import rnn, transformer
 from qkv.train.metrics import bleu, chrf
 from qkv.train.objectives.sequence_to_sequence import SequenceToSequenceLoss
-from qkv.train.optimizers import adamw
-from qkv.train.schedules import Linear
+from qkv.train.optimizers import adam, adamw
+from qkv.train.schedules import Linear, Noam, Schedule
 
 VOCABULARY = 12_000  # byte-level BPE, shared by both languages
 LONGEST = 120  # tokens a side; longer pairs (1 in 400) are left out of training, never of the test
 WATCHED = 500  # validation sentences translated while training, for the curve
 DECODED = 20_000  # source tokens translated at a time
+ADAMW = partial(adamw, learning_rate=1.6e-3, betas=(0.9, 0.98), weight_decay=0.01)
+TO_ZERO = Linear(warmup=800)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """What differs from model to model: the family, its start, and how it is optimised and averaged."""
+
+    family: str
+    sizes: dict[str, Any]
+    initialise: Callable[[Any], None] | None = None
+    optimizer: partial[Any] = ADAMW
+    schedule: Schedule = TO_ZERO
+    averaging: dict[str, Any] = field(default_factory=lambda: {"ema": 0.999})
+
 
 # Sizes as published, with the dropout that so little data asks for.
-MODELS = {
-    "transformer": {
-        "family": "transformer-prenorm",
-        "sizes": {**asdict(transformer.SIZES["base"]), "dropout": 0.3, "attention_dropout": 0.1, "hidden_dropout": 0.1},
-        "initialise": None,
-    },
-    "rnn": {
-        "family": "rnn",
-        "sizes": {**asdict(rnn.SIZES["search"]), "dropout": 0.3},
-        "initialise": rnn.initialise_wide,  # the paper's start begins on a plateau that minutes cannot leave
-    },
+DROPOUT = {"dropout": 0.3, "attention_dropout": 0.1, "hidden_dropout": 0.1}
+BASE = {**asdict(transformer.SIZES["base"]), **DROPOUT}
+RECIPES = {
+    "transformer": Recipe(family="transformer-prenorm", sizes=BASE),
+    "transformer-2017": Recipe(  # wiring, optimiser, schedule and averaging as published [vaswani2017 §5.3, §6.1]
+        family="transformer",
+        sizes=BASE,
+        optimizer=partial(adam, learning_rate=1.0, betas=(0.9, 0.98), epsilon=1e-9),
+        schedule=Noam(width=BASE["width"], warmup=4000),
+        averaging={"average": 5, "save_every": 300},
+    ),
+    "rnn": Recipe(
+        family="rnn",
+        sizes={**asdict(rnn.SIZES["search"]), "dropout": 0.3},
+        initialise=rnn.initialise_wide,  # the paper's start begins on a plateau that minutes cannot leave
+    ),
 }
 
 
@@ -58,40 +79,37 @@ def read_split(data: Path, split: str) -> list[tuple[str, str]]:
 
 
 def main(
-    model: Annotated[str, typer.Argument(help="transformer or rnn")],
+    model: Annotated[str, typer.Argument(help="transformer, transformer-2017 or rnn")],
     data: Annotated[Path, typer.Option(help="folder with train, valid and test")],
     out: Annotated[Path, typer.Option(help="run folder")],
     minutes: Annotated[float, typer.Option(help="time to train, evaluation not counted")] = 7.0,
-    learning_rate: float = 1.6e-3,
     batch_tokens: int = 32_000,
     subword_dropout: float = 0.1,
-    warmup: int = 800,
-    precision: str = "bfloat16",
+    precision: Literal["float32", "bfloat16"] = "bfloat16",
     device: str = "auto",
     resume: bool = False,
 ) -> None:
-    if model not in MODELS:
-        raise QkvError(f"There is no recipe for {model}: choose {' or '.join(MODELS)}.")
-    choice = MODELS[model]
-    sizes = {name: size for name, size in choice["sizes"].items() if not name.endswith("vocabulary")}
+    if model not in RECIPES:
+        raise QkvError(f"There is no recipe for {model}: {nearest_or_all(model, RECIPES)}")
+    recipe = RECIPES[model]
     train, valid, test = (read_split(data, split) for split in ("train", "valid", "test"))
     translator = qkv.train_text_to_text(
         train,
         out,
         valid=valid,
         tokenizer=qkv.NewTokenizer("bpe", VOCABULARY),
-        family=choice["family"],
-        sizes=sizes,
+        family=recipe.family,
+        sizes={name: size for name, size in recipe.sizes.items() if not name.endswith("vocabulary")},
         data=qkv.DataSettings(
             batching=TokenBudget(batch_tokens, multiple_of=4), max_length=LONGEST, subword_dropout=subword_dropout
         ),
         settings=qkv.TrainSettings(
-            minutes=minutes, precision=precision, device=device, evaluate_every=1000, keep=1, ema=0.999
+            minutes=minutes, precision=precision, device=device, evaluate_every=1000, keep=1, **recipe.averaging
         ),
         objective=SequenceToSequenceLoss(smoothing=0.1),
-        optimizer=partial(adamw, learning_rate=learning_rate, betas=(0.9, 0.98), weight_decay=0.01),
-        schedule=Linear(warmup=warmup),
-        initialise=choice["initialise"],
+        optimizer=recipe.optimizer,
+        schedule=recipe.schedule,
+        initialise=recipe.initialise,
         evaluate=Scores(valid, ["bleu"], limit=WATCHED),
         resume=resume,
     )
@@ -113,18 +131,19 @@ def main(
         out / "result.json",
         {
             "model": model,
-            "family": choice["family"],
+            "family": recipe.family,
             "sizes": asdict(translator.model.sizes),
             "parameters": sum(parameter.numel() for parameter in translator.model.parameters()),
             "device": session["hardware"]["device"],
             "versions": session["versions"],
             "recipe": {
                 "minutes": minutes,
-                "learning rate": learning_rate,
                 "batch tokens": batch_tokens,
                 "subword dropout": subword_dropout,
-                "warm-up": warmup,
                 "precision": precision,
+                "optimizer": f"{recipe.optimizer.func.__name__} {recipe.optimizer.keywords}",
+                "schedule": str(recipe.schedule),
+                "averaging": recipe.averaging,
             },
             "minutes": result.seconds / 60,
             "wall_minutes": result.wall_seconds / 60,

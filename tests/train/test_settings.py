@@ -72,3 +72,9 @@ def test_devices_that_qkv_does_not_run_on(device: str) -> None:
 def test_numbers_out_of_range(wrong: dict[str, Any]) -> None:
     with pytest.raises(QkvError, match=next(iter(wrong))):
         TrainSettings(**{"steps": 1, **wrong})
+
+
+def test_a_score_that_rises_is_not_watched_for_falling() -> None:
+    with pytest.raises(QkvError, match="higher bleu is better"):
+        TrainSettings(steps=1, watch="bleu")
+    assert TrainSettings(steps=1, watch="bleu", better="higher").improves(2.0, 1.0)

@@ -11,6 +11,8 @@ from qkv.errors import QkvError
 # What may differ when a run is resumed: how long it goes on and how much it keeps, never what a step computes.
 CHANGEABLE_ON_RESUME = frozenset({"steps", "minutes", "patience", "keep"})
 
+HIGHER_IS_BETTER = frozenset({"bleu", "chrf"})  # figures that would keep the worst weights if watched the other way
+
 
 @dataclass(frozen=True, kw_only=True)
 class TrainSettings:
@@ -64,6 +66,8 @@ class TrainSettings:
             raise QkvError("Patience counts evaluations, and there is only the last one: give evaluate_every.")
         _one_of("precision", self.precision, ("float32", "bfloat16"))
         _one_of("better", self.better, ("lower", "higher"))
+        if self.watch in HIGHER_IS_BETTER and self.better == "lower":
+            raise QkvError(f'A higher {self.watch} is better: watch it with better="higher".')
 
     def progress(self, steps: int, seconds: float) -> float:
         """The share of the budget used after so many steps and seconds, from 0 to 1."""
