@@ -240,7 +240,7 @@ def test_higher_can_be_better_and_nan_never_is(tmp_path: Path) -> None:
 
 
 def test_the_watched_figure_must_exist(tmp_path: Path) -> None:
-    with pytest.raises(QkvError, match=r"gave loss, nll, perplexity, but .* bleu"):
+    with pytest.raises(QkvError, match=r"gave loss, nll, perplexity, but .* accuracy"):
         train_tiny(tmp_path / "run", evaluate=VALIDATION, watch="accuracy")
 
 
