@@ -9,6 +9,7 @@ Shapes: b rows, q queries, k keys.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Literal
 
@@ -46,13 +47,14 @@ class Sight:
     document: Tensor | None
 
 
-class Rule:
+class Rule(ABC):
     """A visibility rule. Subclasses are frozen dataclasses and say, token by token, who sees whom."""
 
     reads_query = True  # False: all queries see the same keys
 
+    @abstractmethod
     def sees(self, query: Sight, key: Sight) -> Tensor:
-        raise NotImplementedError
+        """Whether the query may attend to the key, for all of them at once."""
 
     def __and__(self, other: Rule) -> Rule:
         if isinstance(self, Everything):
