@@ -10,7 +10,12 @@ from torch import Tensor, nn
 
 from qkv.errors import QkvError
 from qkv.train.objectives.loss import Loss
-from qkv.train.objectives.sequence_to_sequence import Pairs, SequenceToSequenceLoss, smoothed_cross_entropy
+from qkv.train.objectives.sequence_to_sequence import (
+    Pairs,
+    SequenceToSequenceLoss,
+    predicted,
+    smoothed_cross_entropy,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,10 +35,9 @@ class ConsistentLoss:
     def __call__(self, model: nn.Module, batch: Pairs) -> Loss:
         # Both passes in one: the rows twice, each copy with dropout of its own.
         source, source_lengths = batch.source.repeat(2, 1), batch.source_lengths.repeat(2)
-        target, lengths = batch.target.repeat(2, 1), (batch.target_lengths - 1).repeat(2)  # <s> is not predicted
+        target = batch.target.repeat(2, 1)
         logits = model(source, source_lengths, target[:, :-1])  # [2b t v]
-        wanted = target[:, 1:]  # [2b t]
-        real = torch.arange(wanted.shape[1], device=wanted.device) < lengths[:, None]  # [2b t]
+        wanted, real = predicted(target, batch.target_lengths.repeat(2))  # [2b t] each
         entropy, _ = smoothed_cross_entropy(logits, wanted, real, self.smoothing)
         apart = divergence(*logits.chunk(2)).masked_fill(~real.chunk(2)[0], 0.0).sum()
         total = (entropy + self.weight / 2 * apart) / 2

@@ -43,13 +43,19 @@ class SequenceToSequenceLoss:
 
     def measure(self, model: nn.Module, batch: Pairs) -> dict[str, Loss]:
         """The smoothed loss, and the plain negative log-likelihood that perplexity is made of (without gradient)."""
-        lengths = batch.target_lengths - 1  # [b] <s> is read but not predicted
         logits = model(batch.source, batch.source_lengths, batch.target[:, :-1])  # [b t v]
-        wanted = batch.target[:, 1:]  # [b t]
-        # Lengths decide what counts: a pad id inside a sentence would be a token like any other.
-        real = torch.arange(wanted.shape[1], device=wanted.device) < lengths[:, None]  # [b t]
+        wanted, real = predicted(batch.target, batch.target_lengths)
         loss, likelihood = smoothed_cross_entropy(logits, wanted, real, self.smoothing)
         return {"loss": Loss(loss, batch.target_tokens), "nll": Loss(likelihood, batch.target_tokens)}
+
+
+def predicted(target: Tensor, target_lengths: Tensor) -> tuple[Tensor, Tensor]:
+    """The tokens to predict, all but <s>, and which of them are real. [b t+1] [b] → [b t] [b t]
+
+    Lengths decide what counts: a pad id inside a sentence is a token like any other.
+    """
+    wanted = target[:, 1:]
+    return wanted, torch.arange(wanted.shape[1], device=target.device) < target_lengths[:, None] - 1
 
 
 def smoothed_cross_entropy(logits: Tensor, wanted: Tensor, real: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:

@@ -12,7 +12,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from qkv.errors import QkvError
 from qkv.parts.attention.visibility import Mask
 
-# cuDNN is the fastest on long rows, but plans anew for every new shape, which takes longer than many short attentions.
+# cuDNN is the fastest on long rows, but plans anew for every new shape, and short rows come in many shapes.
 LONG = 512
 FOR_SHORT_ROWS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 
