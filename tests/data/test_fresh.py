@@ -1,7 +1,7 @@
 """Pairs cut anew each epoch, by another process."""
 
+from qkv.data.batches import Batches
 from qkv.data.fresh import FreshPairs
-from qkv.data.pairs import PairBatches
 from qkv.data.plan import TokenBudget
 from qkv.data.tokenizer import TextTokenizer
 
@@ -18,5 +18,5 @@ def test_every_epoch_is_cut_anew_and_never_says_anything_else() -> None:
     for pairs in (first, second):
         rows = pairs.source.padded(pairs.original, pairs.source.lengths, int(pairs.source.lengths.max()))
         assert [tokenizer.decode(row) for row in rows.tolist()] == ENGLISH
-    batches = PairBatches(fresh, TokenBudget(100))
+    batches = Batches(fresh, TokenBudget(100))
     assert sum(len(batch.source) for batch in batches) == len(ENGLISH)

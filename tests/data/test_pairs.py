@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from qkv.data.pairs import PairBatch, PairBatches, Pairs, ordered_batches
-from qkv.data.plan import FixedShapes, TokenBudget
+from qkv.data.batches import Batches, ordered_batches
+from qkv.data.pairs import PairBatch, Pairs
+from qkv.data.plan import FixedShapes, RowCount, TokenBudget
 from qkv.data.tokenizer import TextTokenizer
 from qkv.errors import QkvError
 
-BATCHINGS = [TokenBudget(256), TokenBudget(256, multiple_of=8), FixedShapes(256, (8, 16, 32))]
+BATCHINGS = [TokenBudget(256), RowCount(8), TokenBudget(256, multiple_of=8), FixedShapes(256, (8, 16, 32))]
 
 
 def some_pairs(count=400, seed=0):
@@ -62,7 +63,7 @@ def test_long_pairs_are_dropped_and_counted():
 
 def test_a_batch_cell_by_cell():
     pairs = Pairs.from_ids([[5, 6], [7]], [[8], [9, 10]], source_ends=(0, 2), target_ends=(20, 21, 22))
-    (batch,) = PairBatches(pairs, TokenBudget(100))
+    (batch,) = Batches(pairs, TokenBudget(100))
     by_length = torch.argsort(batch.source_lengths, descending=True)
     assert batch.source[by_length].tolist() == [[5, 6, 2], [7, 2, 0]]
     assert batch.target[by_length].tolist() == [[21, 8, 22, 20], [21, 9, 10, 22]]
@@ -84,7 +85,7 @@ def test_a_batch_made_by_hand_counts_its_tokens_and_moves():
 def test_an_epoch_holds_every_row_once(batching, prefetch):
     pairs = some_pairs()
     expected = sorted((tuple(pairs.source[i]), tuple(pairs.target[i])) for i in range(len(pairs)))
-    batches = PairBatches(pairs, batching, prefetch=prefetch)
+    batches = Batches(pairs, batching, prefetch=prefetch)
     for _ in range(2):
         epoch = list(batches)
         assert sorted(pair for batch in epoch for pair in real_pairs(batch)) == expected
@@ -94,7 +95,7 @@ def test_an_epoch_holds_every_row_once(batching, prefetch):
 
 def test_filler_rows_predict_nothing():
     pairs = some_pairs(5)
-    (batch,) = PairBatches(pairs, FixedShapes(1000, (32,)))
+    (batch,) = Batches(pairs, FixedShapes(1000, (32,)))
     assert batch.source.shape == (30, 32)
     assert batch.target.shape == (30, 33)
     assert batch.target_lengths[5:].tolist() == batch.source_lengths[5:].tolist() == [1] * 25
@@ -105,10 +106,10 @@ def test_filler_rows_predict_nothing():
 
 def test_epochs_and_seeds_differ_and_repeat():
     pairs = some_pairs()
-    batches = PairBatches(pairs, TokenBudget(256), seed=3)
+    batches = Batches(pairs, TokenBudget(256), seed=3)
     first, second = list(batches), list(batches)
-    again = list(PairBatches(pairs, TokenBudget(256), seed=3))
-    other = list(PairBatches(pairs, TokenBudget(256), seed=4))
+    again = list(Batches(pairs, TokenBudget(256), seed=3))
+    other = list(Batches(pairs, TokenBudget(256), seed=4))
     assert all(map(same, first, again))
     assert not all(same(a, b) for a, b in zip(first, second, strict=False))
     assert not all(same(a, b) for a, b in zip(first, other, strict=False))
@@ -118,18 +119,18 @@ def test_epochs_and_seeds_differ_and_repeat():
 @pytest.mark.parametrize("batching", BATCHINGS, ids=str)
 def test_resuming_continues_with_the_same_batches(batching, prefetch):
     pairs = some_pairs()
-    whole = PairBatches(pairs, batching, seed=7, prefetch=prefetch)
+    whole = Batches(pairs, batching, seed=7, prefetch=prefetch)
     count = len(whole)
     expected = [batch for _ in range(3) for batch in whole]
     for stop in (0, 1, count - 1, count, count + 2):
-        before = PairBatches(pairs, batching, seed=7, prefetch=prefetch)
+        before = Batches(pairs, batching, seed=7, prefetch=prefetch)
         taken = 0
         while taken < stop:
             for _ in before:
                 taken += 1
                 if taken == stop:
                     break
-        after = PairBatches(pairs, batching, seed=7, prefetch=prefetch)
+        after = Batches(pairs, batching, seed=7, prefetch=prefetch)
         after.load_state_dict(json.loads(json.dumps(before.state_dict())))
         rest = [batch for _ in range(3 - after.epoch) for batch in after]
         assert len(rest) == len(expected) - stop
@@ -138,7 +139,7 @@ def test_resuming_continues_with_the_same_batches(batching, prefetch):
 
 def test_resuming_makes_no_batch_that_was_seen(monkeypatch):
     pairs = some_pairs()
-    batches = PairBatches(pairs, TokenBudget(256), prefetch=0)
+    batches = Batches(pairs, TokenBudget(256), prefetch=0)
     count = len(batches)
     batches.load_state_dict(batches.state_dict() | {"index": count - 1})
     made = []
@@ -148,11 +149,11 @@ def test_resuming_makes_no_batch_that_was_seen(monkeypatch):
 
 
 def test_a_position_of_other_batches_is_refused():
-    state = PairBatches(some_pairs(), TokenBudget(256), seed=1).state_dict()
+    state = Batches(some_pairs(), TokenBudget(256), seed=1).state_dict()
     with pytest.raises(QkvError, match="seed 1, not 2"):
-        PairBatches(some_pairs(), TokenBudget(256), seed=2).load_state_dict(state)
+        Batches(some_pairs(), TokenBudget(256), seed=2).load_state_dict(state)
     with pytest.raises(QkvError, match="batching"):
-        PairBatches(some_pairs(), TokenBudget(512), seed=1).load_state_dict(state)
+        Batches(some_pairs(), TokenBudget(512), seed=1).load_state_dict(state)
 
 
 def test_pairs_made_anew_each_epoch():
@@ -162,7 +163,7 @@ def test_pairs_made_anew_each_epoch():
         asked.append(epoch)
         return some_pairs(seed=epoch)
 
-    batches = PairBatches(cut, TokenBudget(256))
+    batches = Batches(cut, TokenBudget(256))
     for epoch in range(3):
         pairs = some_pairs(seed=epoch)
         expected = sorted((tuple(pairs.source[i]), tuple(pairs.target[i])) for i in range(len(pairs)))
@@ -174,7 +175,7 @@ def test_pairs_made_anew_each_epoch():
 def test_subword_dropout_each_epoch():
     texts = ["the cat sat on the mat", "the mat sat on the cat"] * 30
     tokenizer = TextTokenizer.train("bpe", texts, vocabulary=300)
-    batches = PairBatches(
+    batches = Batches(
         lambda epoch: Pairs.from_texts(texts, texts, tokenizer, tokenizer, subword_dropout=0.3), TokenBudget(512)
     )
     for _ in range(2):
@@ -183,7 +184,7 @@ def test_subword_dropout_each_epoch():
 
 
 def test_a_position_beyond_a_shorter_epoch_goes_on_with_the_next():
-    batches = PairBatches(lambda epoch: some_pairs(), TokenBudget(256))
+    batches = Batches(lambda epoch: some_pairs(), TokenBudget(256))
     batches.load_state_dict(batches.state_dict() | {"index": 10_000})
     assert next(iter(batches)) is not None
     assert batches.epoch == 1
@@ -194,7 +195,7 @@ def test_an_error_in_making_pairs_reaches_the_consumer():
         raise QkvError("no such text")
 
     with pytest.raises(QkvError, match="no such text"):
-        next(iter(PairBatches(broken, TokenBudget(256))))
+        next(iter(Batches(broken, TokenBudget(256))))
 
 
 def test_ordered_batches_are_longest_first_with_their_places():
@@ -214,6 +215,6 @@ def test_ordered_batches_are_longest_first_with_their_places():
 
 @pytest.mark.gpu
 def test_batches_are_pinned_where_there_is_a_gpu():
-    batch = next(iter(PairBatches(some_pairs(), TokenBudget(256))))
+    batch = next(iter(Batches(some_pairs(), TokenBudget(256))))
     assert batch.source.is_pinned()
     assert batch.to("cuda").target.is_cuda

@@ -11,8 +11,9 @@ from torch import nn
 
 from qkv.api.choices import DataSettings, NewTokenizer, Sizes, choose_sizes, make_tokenizers
 from qkv.api.pairs import Pair, fingerprint, hold_out
+from qkv.data.batches import Batches, ordered_batches
 from qkv.data.fresh import FreshPairs
-from qkv.data.pairs import PairBatch, PairBatches, Pairs, ordered_batches
+from qkv.data.pairs import PairBatch, Pairs
 from qkv.data.tokenizer import TextTokenizer
 from qkv.errors import QkvError
 from qkv.generate.text import SHARED_FILE, SOURCE_FILE, TARGET_FILE, TextToText, load_tokenizers, save_tokenizers
@@ -88,7 +89,7 @@ def train_text_to_text(
     chosen_sizes = choose_sizes(family, sizes, *tokenizers)
     train_pairs = Pairs.from_texts(*_sides(pairs), *tokenizers, max_length=data.max_length)
     valid_pairs = Pairs.from_texts(*_sides(valid), *tokenizers) if valid else None
-    batches = PairBatches(
+    batches = Batches(
         _cut_anew(pairs, tokenizers, data, settings) if data.subword_dropout else train_pairs,
         data.batching,
         seed=settings.seed,
@@ -190,7 +191,7 @@ def _cut_anew(
 
 def _typical_batch(pairs: Pairs, data: DataSettings) -> PairBatch:
     """The batch in the middle when those of an epoch are ordered by how wide they are."""
-    plan = data.batching.plan(pairs.source.lengths, pairs.target.lengths, np.random.default_rng(0))
+    plan = data.batching.plan(*pairs.sizes, np.random.default_rng(0))
     plan.sort(key=lambda planned: planned.source_width + planned.target_width)
     return pairs.batch(plan[len(plan) // 2])
 

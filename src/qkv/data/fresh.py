@@ -11,7 +11,7 @@ from qkv.data.tokenizer import TextTokenizer
 
 
 class FreshPairs:
-    """A function from epoch to `Pairs` for `PairBatches`: the same texts, each time cut with other subword dropout.
+    """A function from epoch to `Pairs` for `Batches`: the same texts, each time cut with other subword dropout.
 
     Cutting hundreds of thousands of texts holds Python's lock for seconds, which would stall a loop that feeds a GPU;
     so other processes do it, each a whole epoch, while the loop trains on an epoch cut before.

@@ -1,7 +1,8 @@
 """Which rows go together into a batch: rows of like length, so that little of a batch is padding.
 
 A plan sees lengths alone. A source row of s tokens needs a width of s; a target row of t tokens (from `<s>` to `</s>`)
-needs t, of which a model reads and predicts t - 1 at a time. Widths are therefore rounded as s and as t - 1.
+needs t, of which a model reads and predicts t - 1 at a time. Widths are therefore rounded as s and as t - 1. Rows that
+are a single text have targets of one token, which need no room.
 """
 
 from collections.abc import Sequence
@@ -64,6 +65,28 @@ class TokenBudget:
             batches.append(PlannedBatch(rows, int(source[rows].max()), int(target[rows].max())))
             first += count
         return batches
+
+
+@dataclass(frozen=True)
+class RowCount:
+    """Batches of `rows` rows drawn at random, whatever their lengths; the last one holds what is left.
+
+    This is how fine-tuning recipes count ("batch size 32"), and it suits rows that are all equally long.
+    """
+
+    rows: int
+    multiple_of: int = 1
+
+    def __post_init__(self) -> None:
+        if self.rows < 1:
+            raise QkvError(f"A batch needs at least one row, but {self.rows} were asked for.")
+
+    def plan(self, source_lengths: Ints, target_lengths: Ints, generator: np.random.Generator) -> list[PlannedBatch]:
+        source = round_up(source_lengths, self.multiple_of)
+        target = round_up(target_lengths - 1, self.multiple_of) + 1
+        order = generator.permutation(len(source))
+        groups = [order[first : first + self.rows] for first in range(0, len(order), self.rows)]
+        return [PlannedBatch(rows, int(source[rows].max()), int(target[rows].max())) for rows in groups]
 
 
 @dataclass(frozen=True)

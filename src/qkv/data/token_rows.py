@@ -28,6 +28,13 @@ class TokenRows:
         offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
         return cls(np.fromiter(chain.from_iterable(rows), dtype=np.int32, count=int(offsets[-1])), offsets, pad)
 
+    @classmethod
+    def joined(cls, parts: Sequence["TokenRows"]) -> "TokenRows":
+        """The rows of several, one after the other; for texts that are turned into ids some at a time."""
+        lengths = np.concatenate([part.lengths for part in parts])
+        offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
+        return cls(np.concatenate([part.ids for part in parts]), offsets, parts[0].pad)
+
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
@@ -47,3 +54,10 @@ class TokenRows:
         column = np.arange(width)
         place = self.offsets[rows][:, None] + column  # [b w]
         return np.where(column < lengths[:, None], self.ids.take(place, mode="clip"), np.int64(self.pad))  # [b w]
+
+    def rectangle(self, rows: Ints, width: int, filler: int = 0) -> tuple[Ints, Ints]:
+        """These rows padded to `width`, and their lengths; `filler` rows, the first one cut to a token, come last."""
+        rows = np.concatenate([rows, np.repeat(rows[:1], filler)])  # [b]
+        lengths = self.lengths_of(rows)
+        lengths[len(rows) - filler :] = 1
+        return self.padded(rows, lengths, width), lengths  # [b w] [b]

@@ -11,7 +11,8 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from qkv.data.pairs import Pairs, ordered_batches
+from qkv.data.batches import ordered_batches
+from qkv.data.pairs import Pairs
 from qkv.data.tokenizer import TextTokenizer
 from qkv.errors import QkvError
 from qkv.generate.beam import beam_search
