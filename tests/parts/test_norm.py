@@ -117,3 +117,16 @@ def test_a_batch_of_padding_alone_leaves_no_trace_in_the_statistics() -> None:
     assert y.isfinite().all()
     assert torch.equal(norm.running_mean, torch.zeros(4))
     assert torch.equal(norm.running_variance, torch.ones(4))
+
+
+def test_norms_of_double_precision_are_computed_in_it() -> None:
+    """Features that differ by 1e-9 around 1: in single precision they are all the same."""
+    x, ctx = 1 + 1e-9 * torch.randn(2, 3, WIDTH, dtype=torch.float64), Context(tokens=Tokens(3))
+    norm, reference = SequenceBatchNorm(WIDTH, epsilon=1e-24).double(), nn.BatchNorm1d(WIDTH, eps=1e-24).double()
+    torch.testing.assert_close(norm(x, ctx), reference(x.flatten(0, 1)).view_as(x), rtol=1e-5, atol=1e-5)
+    norm.eval()
+    reference.eval()
+    torch.testing.assert_close(norm(x, ctx), reference(x.flatten(0, 1)).view_as(x), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(
+        RMSNorm(WIDTH).double()(x), nn.RMSNorm(WIDTH, eps=1e-6).double()(x), rtol=1e-14, atol=1e-14
+    )

@@ -224,6 +224,14 @@ def test_rates_stay_exact_in_a_model_of_half_precision() -> None:
     assert model.half().float().rotary.rates.dtype == torch.float64
 
 
+@pytest.mark.parametrize("pairing", PAIRINGS)
+def test_double_precision_is_turned_in_double_precision(pairing: Pairing) -> None:
+    """A turn there and back again gives what was turned, to the last digits."""
+    x, rotary = torch.randn(1, 2, 3, 8, dtype=torch.float64), Rotary(rotary_rates(8), pairing)
+    positions = torch.tensor([5, 60, 700])
+    torch.testing.assert_close(rotary(rotary(x, positions), -positions), x, rtol=1e-14, atol=1e-14)
+
+
 def test_attention_turns_queries_and_keys_by_the_positions_of_the_context() -> None:
     """Shifted positions change nothing, stretched ones do."""
     mixer, x = Attention(16, 2, rotary=Rotary(rotary_rates(8))), torch.randn(1, 5, 16)

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from qkv.parts.context import Context
+from qkv.parts.precision import widened
 
 
 class LayerNorm(nn.LayerNorm):
@@ -28,8 +29,8 @@ class RMSNorm(nn.Module):
         self.weight = nn.Parameter(torch.ones(width))
 
     def forward(self, x: Tensor, ctx: Context | None = None) -> Tensor:
-        wide = torch.promote_types(x.dtype, torch.float32)
-        return F.rms_norm(x.to(wide), self.weight.shape, self.weight.to(wide), self.epsilon).to(x.dtype)
+        wide = widened(x)
+        return F.rms_norm(wide, self.weight.shape, self.weight.to(wide.dtype), self.epsilon).to(x.dtype)
 
 
 class SequenceBatchNorm(nn.Module):
@@ -54,11 +55,11 @@ class SequenceBatchNorm(nn.Module):
         mean, variance = self.running_mean, self.running_variance
         documents = ctx.tokens.documents
         if self.training and (documents is None or bool((documents > 0).any())):  # padding alone has no statistics
-            real = (x if documents is None else x[documents > 0]).reshape(-1, x.shape[-1]).float()  # [tokens d]
+            real = widened(x if documents is None else x[documents > 0]).reshape(-1, x.shape[-1])  # [tokens d]
             mean, variance = real.mean(0), real.var(0, unbiased=False)
             with torch.no_grad():
                 unbiased = variance * len(real) / max(len(real) - 1, 1)
                 self.running_mean.lerp_(mean.to(self.running_mean.dtype), self.momentum)
                 self.running_variance.lerp_(unbiased.to(self.running_variance.dtype), self.momentum)
-        y = (x.float() - mean) * torch.rsqrt(variance + self.epsilon)
+        y = (widened(x) - mean) * torch.rsqrt(variance + self.epsilon)
         return (y * self.weight + self.bias).to(x.dtype)

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from qkv.errors import QkvError
 from qkv.parts.attention.visibility import Tokens
+from qkv.parts.precision import widened
 
 Arrange = Callable[[Tensor, Tensor], Tensor]
 
@@ -145,8 +146,8 @@ class Rotary(nn.Module):
         if positions.ndim == 2:
             angles = angles[:, None]  # [b 1 s n]
         turned = 2 * len(self.rates)
-        cos, sin = angles.cos().float(), angles.sin().float()
-        y = self.pairing(x[..., :turned].float(), cos, sin).to(x.dtype)
+        wide = widened(x[..., :turned])
+        y = self.pairing(wide, angles.cos().to(wide.dtype), angles.sin().to(wide.dtype)).to(x.dtype)
         return y if turned == x.shape[-1] else torch.cat((y, x[..., turned:]), -1)
 
 

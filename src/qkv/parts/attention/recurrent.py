@@ -17,6 +17,7 @@ from qkv.parts.attention.cache import Cache
 from qkv.parts.attention.visibility import Everything, Tokens
 from qkv.parts.context import Context
 from qkv.parts.linear import JoinedLinear
+from qkv.parts.precision import widened
 
 
 def initialise_small(weight: Tensor, deviation: float = 0.01) -> None:
@@ -68,7 +69,7 @@ class AdditiveAttention(nn.Module):
     def attend(self, queries: Tensor, keys: Tensor, values: Tensor, hidden: Tensor | None) -> tuple[Tensor, Tensor]:
         """The context [m q e] and the weights [m q k] of queries [m q d]; a query that sees no key gets zeros."""
         scores = torch.tanh(self.query(queries)[:, :, None] + keys[:, None]) @ self.score  # [m q k]
-        scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
+        scores = widened(scores)
         if hidden is None:
             weights = torch.softmax(scores, -1)  # [bahdanau2015 eq.6]
         else:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from qkv.errors import QkvError
+from qkv.parts.precision import widened
 from qkv.train.objectives.loss import Loss
 
 # Logits widened to float32 at one time: 256 MiB of them, whatever the batch and the vocabulary.
@@ -77,11 +78,10 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, wanted: Tensor, real: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
-        wide = torch.promote_types(logits.dtype, torch.float32)
-        normaliser = torch.empty(len(logits), dtype=wide, device=logits.device)  # [n] log Σ exp
+        normaliser = widened(logits.new_empty(len(logits)))  # [n] log Σ exp
         losses, likelihoods = torch.empty_like(normaliser), torch.empty_like(normaliser)  # [n]
         for rows in _slices(logits):
-            scores = logits[rows].to(wide)  # [r v]
+            scores = widened(logits[rows])  # [r v]
             normaliser[rows] = scores.logsumexp(-1)
             likelihoods[rows] = normaliser[rows] - scores.gather(-1, wanted[rows, None]).squeeze(-1)
             evenly = normaliser[rows] - scores.mean(-1)  # cross-entropy with the uniform distribution

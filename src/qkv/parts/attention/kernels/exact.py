@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from qkv.parts.attention.visibility import Mask
+from qkv.parts.precision import widened
 
 
 def exact(
@@ -39,7 +40,7 @@ def exact(
     scores = q @ k.transpose(-1, -2) * (q.shape[-1] ** -0.5 if scale is None else scale)  # [b h q k]
     if bias is not None:
         scores = scores + bias
-    scores = scores.to(torch.promote_types(scores.dtype, torch.float32))  # bfloat16 is too coarse for a softmax
+    scores = widened(scores)  # bfloat16 is too coarse for a softmax
     if mask is None:
         weights = torch.softmax(scores, -1)
     else:
