@@ -72,6 +72,14 @@ def test_a_query_that_sees_no_key_gets_exact_zeros(name: str) -> None:
     assert found["o"].isfinite().all()
 
 
+@pytest.mark.parametrize("bias", [False, True], ids=["plain", "bias"])
+def test_no_keys_at_all_give_zeros(bias: bool) -> None:
+    given = inputs(3, 0, bias=bias, value_width=12)
+    m = Mask(Causal(), Tokens(3), Tokens(0), "cpu")
+    assert torch.equal(flex(given.q, given.k, given.v, m, given.bias), torch.zeros(3, 4, 3, 12))
+    assert torch.equal(flex(given.q, given.k, given.v), torch.zeros(3, 4, 3, 12))
+
+
 def test_blocks_that_no_query_sees_are_skipped() -> None:
     """1024 slots are 8 blocks of 128; a causal window of 100 reaches into the own block and the one before it."""
     m = Mask(Causal() & Window(100), Tokens(1024), Tokens(1024), "cpu")

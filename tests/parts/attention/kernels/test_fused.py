@@ -1,5 +1,7 @@
 """The fused kernel against the specification."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -8,7 +10,7 @@ from qkv.parts.attention.kernels.exact import exact
 from qkv.parts.attention.kernels.fused import fused
 from qkv.parts.attention.visibility import Causal, Mask, Tokens
 from tests.parts.attention.cases import LENGTHS, SITUATIONS, mask, tokens
-from tests.parts.attention.kernels.compare import answers, assert_same, inputs
+from tests.parts.attention.kernels.compare import Inputs, answers, assert_same, inputs
 
 TIGHT = {"atol": 2e-6, "rtol": 1e-5}
 
@@ -52,6 +54,27 @@ def test_fused_is_exact_to_the_precision_of_bfloat16(name: str) -> None:
     """A rounding to bfloat16 is up to 2⁻⁹ ≈ 0.2%, and scores, weights and outputs are rounded in turn."""
     given, m = inputs(65, 65, bias=True, dtype=torch.bfloat16), mask(SITUATIONS[name], 65)
     assert_same(answers(fused, given, m), answers(exact, given, m), atol=0.03, rtol=0.03)
+
+
+@pytest.mark.parametrize("autocast", [False, True], ids=["plain", "autocast"])
+@pytest.mark.parametrize("name", ["everything", "causal", "causal, padded left"])
+def test_a_wide_bias_of_narrow_queries_is_not_rounded(name: str, autocast: bool) -> None:
+    """Near −300 bfloat16 knows every other number only: distances of 300 and 301 would weigh the same."""
+    given, m = inputs(9, 9, dtype=torch.bfloat16), mask(SITUATIONS[name], 9)
+    far = replace(given, bias=-torch.arange(300.0, 309.0).expand(1, 4, 9, 9))
+    wide = Inputs(*(None if x is None else x.float() for x in (far.q, far.k, far.v, far.bias, far.pull)))
+    expected = {
+        key: answer if key == "gradient of bias" else answer.bfloat16()
+        for key, answer in answers(exact, wide, m).items()
+    }
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        found = answers(fused, far, m)
+    assert_same(found, expected, atol=0.01, rtol=0.01)
+
+
+def test_no_keys_at_all_give_zeros() -> None:
+    given = inputs(3, 0)
+    assert torch.equal(fused(given.q, given.k, given.v), torch.zeros(3, 4, 3, 8))
 
 
 @pytest.mark.parametrize("name", ["causal, padded left", "all but the near past", "packed", "nothing"])

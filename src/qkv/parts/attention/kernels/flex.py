@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
 from qkv.errors import QkvError
+from qkv.parts.attention.kernels.exact import exact
 from qkv.parts.attention.visibility import Mask, Rule, Sight
 
 
@@ -37,6 +38,8 @@ def flex(
 
     if mask is not None:
         mask.must_fit(q, k)
+    if not k.shape[2]:  # there is no block to skip
+        return exact(q, k, v, mask, bias, scale=scale)
     if bias is not None and bias.shape[2:] != (q.shape[2], k.shape[2]):
         bias = bias.expand(*bias.shape[:2], q.shape[2], k.shape[2])
 

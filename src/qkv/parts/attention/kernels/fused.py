@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -28,7 +29,11 @@ def fused(
     dropout: float = 0.0,
     record: Callable[[Tensor], None] | None = None,
 ) -> Tensor:
-    """Same meaning as `exact`. The weights are never formed, so they cannot be recorded."""
+    """Same meaning as `exact`. The weights are never formed, so they cannot be recorded.
+
+    A bias wider than the queries is honoured by computing all in its precision, which takes longer: give it in the
+    precision of the queries where that is fine enough.
+    """
     if record is not None:
         raise QkvError("The fused kernel never forms attention weights: record them with the exact kernel.")
     if mask is not None:
@@ -47,10 +52,17 @@ def fused(
         table = mask.without_empty_rows  # as in `exact`, the output of empty rows is made zero below
         if bias is not None:
             table = bias.masked_fill(~table, -float("inf"))
-    if table is not None and table.is_floating_point():
-        table = table.to(q.dtype)
-    with _backends(q):
+    given = v.dtype
+    precision: AbstractContextManager[object] = nullcontext()
+    if bias is not None:
+        assert table is not None
+        # torch wants one type for all. The wider one: rounded to bfloat16, far distances of a bias coincide.
+        wide = torch.promote_types(q.dtype, bias.dtype)
+        q, k, v, table = q.to(wide), k.to(wide), v.to(wide), table.to(wide)
+        precision = torch.autocast(q.device.type, enabled=False)  # which would narrow them again
+    with _backends(q), precision:
         o = F.scaled_dot_product_attention(q, k, v, attn_mask=table, dropout_p=dropout, scale=scale, enable_gqa=grouped)
+    o = o.to(given)
     return o if flag == "all" or mask is None else o * mask.sees_something
 
 
