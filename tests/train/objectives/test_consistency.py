@@ -15,6 +15,7 @@ def test_divergence_is_both_kullback_leibler_divergences() -> None:
     p, q = first.log_softmax(-1), second.log_softmax(-1)
     both = F.kl_div(q, p, log_target=True, reduction="none") + F.kl_div(p, q, log_target=True, reduction="none")
     torch.testing.assert_close(divergence(first, second), both.sum(-1))
+    assert divergence(first.double(), second.double()).dtype == torch.float64
 
 
 def test_without_dropout_it_is_the_plain_loss() -> None:

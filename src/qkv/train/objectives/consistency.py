@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from qkv.errors import QkvError
+from qkv.parts.precision import widened
 from qkv.train.objectives.loss import Loss
 from qkv.train.objectives.sequence_to_sequence import (
     Pairs,
@@ -22,7 +23,7 @@ from qkv.train.objectives.sequence_to_sequence import (
 class ConsistentLoss:
     """Mean smoothed cross-entropy of two passes, plus how far their predictions lie apart.
 
-    (L₁ + L₂) / 2 + α/2 · ½ (KL(p₁‖p₂) + KL(p₂‖p₁)): half of [wu2021 eq.3], so that it compares with the plain loss.
+    (L₁ + L₂) / 2 + α/2 · ½ (KL(p₁‖p₂) + KL(p₂‖p₁)): half of [wu2021 §2.1], so that it compares with the plain loss.
     """
 
     smoothing: float = 0.1
@@ -50,5 +51,5 @@ class ConsistentLoss:
 
 def divergence(first: Tensor, second: Tensor) -> Tensor:
     """KL(p‖q) + KL(q‖p) of two predictions given as logits: Σ (p − q)(log p − log q). [… v] each → […]"""
-    log_p, log_q = torch.log_softmax(first.float(), -1), torch.log_softmax(second.float(), -1)
+    log_p, log_q = torch.log_softmax(widened(first), -1), torch.log_softmax(widened(second), -1)
     return ((log_p.exp() - log_q.exp()) * (log_p - log_q)).sum(-1)
