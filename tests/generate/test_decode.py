@@ -82,6 +82,7 @@ def test_the_paper_limits_an_output_to_fifty_tokens_more_than_its_source():
         ({"never": [99]}, "vocabulary has 23"),
         ({"source": torch.tensor([[40]])}, "vocabulary has 23"),
         ({"source": torch.zeros(2, 0, dtype=torch.long)}, "a slot at least"),
+        ({"source_lengths": torch.tensor([4, 5])}, "cannot hold 5"),
     ],
 )
 def test_what_cannot_be_decoded_is_said(change, said):

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from qkv.errors import QkvError
 from qkv.models.catalogue import FAMILIES, build, config_of, count_parameters, find_family
 from qkv.models.sequence_to_sequence import SequenceToSequence
 from tests.models.small import CASES, perturb, shrunk, small_model
@@ -85,6 +86,12 @@ def test_padding_changes_nothing(model: SequenceToSequence) -> None:
 def test_no_lengths_mean_no_padding(model: SequenceToSequence) -> None:
     (source, _), target = sources(model), targets(model)
     assert_close(model(source, None, target), model(source, torch.full((len(LENGTHS),), SLOTS), target))
+
+
+def test_lengths_beyond_the_row_are_refused(model: SequenceToSequence) -> None:
+    source, lengths = sources(model)
+    with pytest.raises(QkvError, match=f"row of {SLOTS - 1} slots cannot hold {SLOTS} tokens"):
+        model.encode(source[:, :-1], lengths)
 
 
 @torch.no_grad()

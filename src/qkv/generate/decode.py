@@ -15,6 +15,7 @@ from torch import Tensor
 from qkv.errors import QkvError
 from qkv.models.sequence_to_sequence import SequenceToSequence
 from qkv.parts.embed import check_ids
+from qkv.parts.precision import widened
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,7 @@ def likeliest(logits: Tensor, count: int, forbidden: Tensor | None) -> tuple[Ten
 
     Forbidden tokens are passed over; the others keep the probability they have beside them.
     """
-    scores = logits.float().log_softmax(-1)  # [r v]
+    scores = widened(logits).log_softmax(-1)  # [r v]
     if forbidden is not None:
         scores.index_fill_(-1, forbidden, -torch.inf)
     vocabulary = scores.shape[-1]
@@ -133,6 +134,10 @@ def begin(model: SequenceToSequence, source: Tensor, source_lengths: Tensor | No
         raise QkvError(f"Decoding needs source ids [sentences slots] with a slot at least, not {list(source.shape)}.")
     check_ids(source, model.source_vocabulary)
     lengths = [source.shape[1]] * len(source) if source_lengths is None else source_lengths.tolist()
+    if lengths and max(lengths) > source.shape[1]:
+        raise QkvError(
+            f"A row of {source.shape[1]} slots cannot hold {max(lengths)} tokens: give the lengths of the rows."
+        )
     return limit.of(lengths)
 
 

@@ -79,9 +79,10 @@ class RNNSearch(SequenceToSequence):
         self.source_vocabulary, self.target_vocabulary = len(source.weight), len(target.weight)
 
     def encode(self, source: Tensor, source_lengths: Tensor | None = None, ledger: Ledger | None = None) -> Memory:
-        annotations = self.dropout(self.encoder(self.dropout(self.source(source)), source_lengths))  # [m s 2n]
         slots = source.shape[1]
-        return Memory(annotations, Tokens(slots) if source_lengths is None else Tokens.padded(source_lengths, slots))
+        tokens = Tokens(slots) if source_lengths is None else Tokens.padded(source_lengths, slots)
+        annotations = self.dropout(self.encoder(self.dropout(self.source(source)), source_lengths))  # [m s 2n]
+        return Memory(annotations, tokens)
 
     def decode(
         self, target: Tensor, memory: Memory, cache: Cache | None = None, ledger: Ledger | None = None

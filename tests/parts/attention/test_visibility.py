@@ -152,6 +152,21 @@ def test_padded_tokens_are_numbered_up_to_their_length() -> None:
     assert side.documents.tolist() == [[1, 1, 1, 0], [0, 0, 0, 0], [1, 1, 1, 1]]
 
 
+@pytest.mark.parametrize("length", [5, -1])
+def test_a_length_that_does_not_fit_its_row_is_refused(length: int) -> None:
+    with pytest.raises(QkvError, match=f"row of 4 slots cannot hold {length} tokens"):
+        Tokens.padded(torch.tensor([3, length]), 4)
+
+
+def test_lengths_on_a_device_are_not_looked_at() -> None:
+    """Looking would make it wait; `meta` stands for any device but the CPU and has no numbers to look at."""
+    assert Tokens.padded(torch.tensor([5], device="meta"), 4).size == 4
+
+
+def test_no_rows_have_no_lengths() -> None:
+    assert Tokens.padded(torch.tensor([], dtype=torch.long), 4).size == 4
+
+
 def test_selected_tokens_are_those_rows() -> None:
     side = Tokens(4, 2, documents("right", 4))
     chosen = side.select(torch.tensor([2, 0, 0]))

@@ -32,7 +32,15 @@ class Tokens:
 
     @staticmethod
     def padded(lengths: Tensor, size: int) -> Tokens:
-        """Rows filled from the left: slots past a row's length are padding."""
+        """Rows filled from the left: slots past a row's length are padding.
+
+        Lengths that do not fit are refused where looking at them makes no GPU wait.
+        """
+        if lengths.device.type == "cpu" and not torch.compiler.is_compiling() and len(lengths):
+            shortest, longest = (int(length) for length in lengths.aminmax())
+            if shortest < 0 or longest > size:
+                wrong = longest if longest > size else shortest
+                raise QkvError(f"A row of {size} slots cannot hold {wrong} tokens: lengths go from 0 to {size}.")
         return Tokens(size, documents=(torch.arange(size, device=lengths.device) < lengths[:, None]).long())  # [b size]
 
     def select(self, rows: Tensor) -> Tokens:
