@@ -70,9 +70,29 @@ def test_csv_quoting_and_line_of_a_record_that_spans_lines(tmp_path):
 
 def test_csv_with_a_quote_that_never_closes(tmp_path):
     table = read_table(write(tmp_path, "w.csv", 'a,b\n1x,2x\n"open,3x\nmore,4x\n'))
-    assert table.rows == [{"a": "1x", "b": "2x"}]
-    assert table.problems[0].line == 3
-    assert "not valid CSV" in table.problems[0].reason
+    assert table.rows == [{"a": "1x", "b": "2x"}, {"a": "more", "b": "4x"}]
+    assert [problem.line for problem in table.problems] == [3]
+    assert "opens a quote" in table.problems[0].reason
+
+
+def test_csv_with_quotes_that_are_not_closed_loses_those_lines_alone(tmp_path):
+    """The quote of line 4 would be closed by that of line 7; the last line has no line after it."""
+    lines = ["a,b", '"well, closed","two', 'lines"', '"open,3', "more,4", 'one "in" the middle,5', '"x",6', '7,"open']
+    table = read_table(write(tmp_path, "w.csv", "\n".join(lines)))
+    assert [row["b"] for row in table.rows] == ["two\nlines", "4", "5", "6"]
+    assert [problem.line for problem in table.problems] == [4, 8]
+
+
+def test_csv_with_a_header_that_opens_a_quote(tmp_path):
+    with pytest.raises(QkvError, match="header .* opens a quote"):
+        read_table(write(tmp_path, "w.csv", 'a,"b\n1,2\n'))
+
+
+def test_csv_goes_on_after_a_quote_that_would_take_in_a_whole_file(tmp_path):
+    rows = "".join(f"{number},x\n" for number in range(50_000))  # more than the csv module takes for one field
+    table = read_table(write(tmp_path, "w.csv", f'a,b\n"open,x\n{rows}'))
+    assert len(table) == 50_000
+    assert [problem.line for problem in table.problems] == [2]
 
 
 def test_jsonl(tmp_path):

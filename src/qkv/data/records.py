@@ -11,6 +11,7 @@ import json
 import lzma
 import sys
 import zlib
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -82,19 +83,56 @@ def read_tsv(stream: BinaryIO, file: str, names: Sequence[str] | None) -> Iterat
             yield named(line, names, values)
 
 
+class Lines:
+    """The lines of a text, of which those taken since `mark` can be put back."""
+
+    def __init__(self, lines: Iterator[str]) -> None:
+        self._lines = lines
+        self._back: deque[str] = deque()
+        self.taken: list[str] = []
+
+    def __iter__(self) -> Iterator[str]:
+        return self
+
+    def __next__(self) -> str:
+        line = self._back.popleft() if self._back else next(self._lines)
+        self.taken.append(line)
+        return line
+
+    def mark(self) -> None:
+        self.taken = []
+
+    def put_back(self, count: int) -> None:
+        """The last `count` lines will be taken again."""
+        kept = len(self.taken) - count
+        self._back.extendleft(reversed(self.taken[kept:]))
+        del self.taken[kept:]
+
+
 def read_csv(stream: BinaryIO, file: str, names: Sequence[str] | None) -> Iterator[Record]:
-    """Comma-separated values as the csv module reads them; a record may span lines and is numbered by its first one."""
+    """Comma-separated values as the csv module reads them; a record may span lines and is numbered by its first one.
+
+    A quote that is opened and not rightly closed spoils its own line only: reading goes on with the line after it.
+    """
     # Bytes that are not UTF-8 become surrogates here and are found again in the fields they ended up in.
-    lines = (content.decode(errors="surrogateescape") for content in stream)
-    rows = csv.reader((text.removeprefix("\ufeff") if i == 0 else text for i, text in enumerate(lines)), strict=True)
+    decoded = (content.decode(errors="surrogateescape") for content in stream)
+    lines = Lines(text.removeprefix("\ufeff") if i == 0 else text for i, text in enumerate(decoded))
+    rows = csv.reader(lines, strict=True)
     line = 1
     while True:
+        lines.mark()
         try:
             values = next(rows)
         except StopIteration:
             return
         except csv.Error as error:
-            yield Record(line, reason=f"the line is not valid CSV ({error})")
+            reason = f"the line is not valid CSV ({error})"
+            if len(lines.taken) > 1 or "unexpected end" in str(error):
+                reason = "the line is not valid CSV (it opens a quote that is not closed as it should be)"
+                lines.put_back(len(lines.taken) - 1)
+            if names is None:
+                raise QkvError(f"The header of {file} cannot be used: {reason}.") from None
+            yield Record(line, reason=reason)
         else:
             if not all(is_unicode(value) for value in values):
                 if names is None:
@@ -104,7 +142,7 @@ def read_csv(stream: BinaryIO, file: str, names: Sequence[str] | None) -> Iterat
                 names = header(values, file)
             else:
                 yield named(line, names, values)
-        line = rows.line_num + 1
+        line += len(lines.taken)
 
 
 def read_jsonl(stream: BinaryIO, file: str, names: Sequence[str] | None) -> Iterator[Record]:
