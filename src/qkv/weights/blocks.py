@@ -1,7 +1,7 @@
 """Numbers stored in blocks of a few bits, as GGUF files hold them, back to floats.
 
-A block holds 32 or 256 neighbouring values of a row: small whole numbers q, a scale d, and in some kinds an offset m, so
-that x = d·q + m. Blocks of 256 have 8 or 16 groups, each with a small scale of its own. `DTYPES` is the layout of one
+A block holds 32 or 256 neighbouring values of a row: small whole numbers q, a scale d, and in some kinds an offset m,
+so that x = d·q + m. Blocks of 256 have 8 or 16 groups, each with a small scale of its own. `DTYPES` is the layout of a
 block on disk, so that numpy does the reading; `VALUES` turns n blocks into their values.
 
 Letters: n blocks, g groups in a block, v values in a group.
