@@ -13,6 +13,17 @@ from numpy.typing import NDArray
 Ints = NDArray[np.int64]
 
 
+def offsets_of(lengths: Ints) -> Ints:
+    """Where each of these stretches begins when they lie side by side, and where the last one ends. [n] → [n + 1]"""
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])
+
+
+def places_of(firsts: Ints, lengths: Ints) -> Ints:
+    """All places of many stretches, one stretch after the other: first, first + 1, ... of each."""
+    offsets = offsets_of(lengths)
+    return np.repeat(firsts - offsets[:-1], lengths) + np.arange(offsets[-1])
+
+
 @dataclass(frozen=True)
 class TokenRows:
     """Row i is `ids[offsets[i] : offsets[i + 1]]`: eight bytes a row and four a token, however many rows there are."""
@@ -25,14 +36,13 @@ class TokenRows:
     def from_lists(cls, rows: Iterable[Sequence[int]], pad: int) -> "TokenRows":
         rows = list(rows)
         lengths = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))
-        offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
+        offsets = offsets_of(lengths)
         return cls(np.fromiter(chain.from_iterable(rows), dtype=np.int32, count=int(offsets[-1])), offsets, pad)
 
     @classmethod
     def joined(cls, parts: Sequence["TokenRows"]) -> "TokenRows":
         """The rows of several, one after the other; for texts that are turned into ids some at a time."""
-        lengths = np.concatenate([part.lengths for part in parts])
-        offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
+        offsets = offsets_of(np.concatenate([part.lengths for part in parts]))
         return cls(np.concatenate([part.ids for part in parts]), offsets, parts[0].pad)
 
     def __len__(self) -> int:
