@@ -20,7 +20,7 @@ from transformers import MarianConfig, MarianMTModel
 from qkv.files import copy_into, write_json
 from qkv.models.catalogue import build
 from qkv.models.sequence_to_sequence import SequenceToSequence
-from qkv.weights.maps.marian import RULES, sizes_of
+from qkv.weights.maps.marian import MARIAN, RULES
 from qkv.weights.rules import to_ours
 from qkv.weights.save import tensors_of
 
@@ -57,7 +57,7 @@ def marian_base(dropout: float = 0.1, vocabulary: int = 58101) -> tuple[MarianMT
             if "embed_positions" not in name:
                 parameter += 0.02 * torch.randn_like(parameter)
     known = {key: value for key, value in config.to_diff_dict().items() if value is not None}
-    ours = build("marian", sizes_of(known)).eval()
+    ours = build("marian", MARIAN.sizes_of(known)).eval()
     named = tensors_of(ours)
     copy_into(named, to_ours(RULES, reference.state_dict(), named), "the reference")
     return reference, ours

@@ -65,7 +65,8 @@ def read_json(file: Path) -> Any:
 def write_tensors(file: Path, tensors: Mapping[str, Tensor]) -> None:
     with replacing(file) as passing:
         # Cloned, because safetensors refuses views of one storage, which joined matrices are.
-        save_file({name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}, passing)
+        whole = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+        save_file(whole, passing, metadata={"format": "pt"})  # the mark that other libraries look for
         passing.chmod(0o666 & ~_umask())  # safetensors shuts others out; a model may be shared like any file
 
 

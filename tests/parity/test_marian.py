@@ -16,7 +16,7 @@ from qkv.generate.decode import LengthLimit, greedy
 from qkv.models.catalogue import build
 from qkv.parts.attention.visibility import NotPadding, Tokens
 from qkv.parts.position import positions_in_documents
-from qkv.weights.maps.marian import RULES, config_of, sizes_of
+from qkv.weights.maps.marian import CONFIG, MARIAN, RULES
 from qkv.weights.rules import to_ours, to_theirs
 from qkv.weights.save import tensors_of
 
@@ -57,7 +57,7 @@ def pair(tmp_path_factory):
         reference.final_logits_bias[0, END] += END_MORE  # so that some outputs end and some do not
     folder = tmp_path_factory.mktemp("marian")
     reference.save_pretrained(folder)
-    ours = build("marian", sizes_of(read_json(folder / "config.json"))).eval()
+    ours = build("marian", MARIAN.sizes_of(read_json(folder / "config.json"))).eval()
     named = tensors_of(ours)
     copy_into(named, to_ours(RULES, read_tensors(folder / "model.safetensors"), named), folder)
     return reference, ours
@@ -148,7 +148,7 @@ def test_what_we_export_the_reference_loads(pair, tmp_path):
         parameter += 0.1 * torch.randn_like(parameter)
     write_tensors(tmp_path / "model.safetensors", to_theirs(RULES, tensors_of(changed)))
     write_json(
-        tmp_path / "config.json", config_of(changed.sizes) | {"pad_token_id": PAD, "decoder_start_token_id": PAD}
+        tmp_path / "config.json", CONFIG.write(changed.sizes) | {"pad_token_id": PAD, "decoder_start_token_id": PAD}
     )
     reference, said = MarianMTModel.from_pretrained(tmp_path, output_loading_info=True)
     assert not any(said.values())

@@ -99,11 +99,11 @@ def test_torch_transformer_there_and_back():
 
 
 def test_the_config_of_a_published_marian_gives_the_published_sizes():
-    assert marian.sizes_of(PUBLISHED) == PUBLISHED_SIZES["base"]
+    assert marian.MARIAN.sizes_of(PUBLISHED) == PUBLISHED_SIZES["base"]
 
 
 def test_marian_sizes_there_and_back():
-    assert marian.sizes_of(marian.config_of(SIZES)) == SIZES
+    assert marian.MARIAN.sizes_of(marian.CONFIG.write(SIZES)) == SIZES
 
 
 @pytest.mark.parametrize(
@@ -114,18 +114,18 @@ def test_marian_sizes_there_and_back():
         ({"scale_embedding": False}, "scale_embedding"),
         ({"share_encoder_decoder_embeddings": False}, "share_encoder_decoder_embeddings"),
         ({"attention_dropout": 0.1}, "attention_dropout"),
-        ({"decoder_vocab_size": 9}, "another for the decoder"),
-        ({"num_hidden_layers": 12}, "two numbers"),
+        ({"decoder_vocab_size": 9}, "vocab_size 58101 but decoder_vocab_size 9"),
+        ({"num_hidden_layers": 12}, "encoder_layers 6 but num_hidden_layers 12"),
         ({"rotary": True}, "could change what Marian computes: rotary"),
         ({"model_type": "bart"}, "asks for 'bart'"),
     ],
 )
 def test_a_config_that_asks_for_something_else_is_refused(change, said):
     with pytest.raises(QkvError, match=said):
-        marian.sizes_of(PUBLISHED | change)
+        marian.MARIAN.sizes_of(PUBLISHED | change)
 
 
-@pytest.mark.parametrize(("key", "said"), [("d_model", "lacks d_model"), ("activation_function", "not a Marian")])
+@pytest.mark.parametrize(("key", "said"), [("d_model", "lacks d_model"), ("activation_function", "no Marian config")])
 def test_a_config_without_what_matters_is_refused(key, said):
     with pytest.raises(QkvError, match=said):
-        marian.sizes_of({name: value for name, value in PUBLISHED.items() if name != key})
+        marian.MARIAN.sizes_of({name: value for name, value in PUBLISHED.items() if name != key})

@@ -10,19 +10,28 @@ from typing import Any
 import torch
 
 from qkv.errors import QkvError, nearest_or_all
-from qkv.models import marian, rnn, transformer
+from qkv.models import gpt2, marian, rnn, transformer
+from qkv.models.head_choice import HeadChoice
 from qkv.models.sequence_to_sequence import SequenceToSequence
+from qkv.models.text_model import TextModel
+
+Model = SequenceToSequence | TextModel
 
 
 @dataclass(frozen=True)
 class Family:
-    """A way to build models: its sizes as a dataclass, its builder, and the sizes published with their paper."""
+    """A way to build models: its sizes as a dataclass, its builder, and the sizes published with their paper.
+
+    A family of text models has `heads` to choose from, the usual one first, and its builder takes the choice; the other
+    families turn one sequence into another, and have none.
+    """
 
     name: str
     summary: str
     sizes_type: type
-    build: Callable[[Any], SequenceToSequence]
+    build: Callable[..., Any]
     published: Mapping[str, Any]
+    heads: tuple[str, ...] = ()
 
     def sizes(self, values: Mapping[str, Any]) -> Any:
         """Sizes from plain values, as a configuration file holds them; an unknown or missing name is an error."""
@@ -43,12 +52,19 @@ def _check_size(family: str, name: str, kind: str, value: Any) -> None:
     """A dataclass takes any value, and a model of -3 layers or of width "512" would fail far from here."""
     if value is None and "None" in kind:
         return
+    if kind in ("bool", "str") and type(value).__name__ != kind:
+        must = "true or false" if kind == "bool" else "a name"
+        raise QkvError(f"The size {name} of family {family} must be {must}, but is {value!r}.")
     if kind.startswith("int") and (type(value) is not int or value < 1):
         raise QkvError(f"The size {name} of family {family} must be a whole number above 0, but is {value!r}.")
     if kind == "float" and (type(value) not in (int, float) or not 0 <= value < (1 if "dropout" in name else math.inf)):
         least = "at least 0 and below 1" if "dropout" in name else "0 or more"
         raise QkvError(f"The size {name} of family {family} must be a number of {least}, but is {value!r}.")
 
+
+# The heads that other libraries publish checkpoints with; an embedding is made from any of them.
+DECODER_HEADS = ("language", "states", "classification", "tokens", "spans", "embedding")
+ENCODER_HEADS = ("masked", "states", "classification", "tokens", "spans", "embedding")
 
 _FAMILIES = [
     Family(
@@ -74,6 +90,7 @@ _FAMILIES = [
     ),
     Family("marian", "the Transformer as published for translation", marian.MarianSizes, marian.marian, marian.SIZES),
     Family("rnn", "its predecessor: recurrent networks with additive attention", rnn.RNNSizes, rnn.rnn, rnn.SIZES),
+    Family("gpt2", "a decoder alone, norm before each sub-layer", gpt2.GPT2Sizes, gpt2.gpt2, gpt2.SIZES, DECODER_HEADS),
 ]
 FAMILIES = {family.name: family for family in _FAMILIES}
 
@@ -84,20 +101,29 @@ def find_family(name: str) -> Family:
     return FAMILIES[name]
 
 
-def build(family: str, sizes: Any) -> SequenceToSequence:
-    """A new model with random weights, which remembers what it was built from."""
-    model = find_family(family).build(sizes)
+def build(family: str, sizes: Any, head: HeadChoice | None = None) -> Any:
+    """A new model with random weights, which remembers what it was built from; by default with the usual head."""
+    chosen = find_family(family)
+    if not chosen.heads:
+        if head is not None:
+            raise QkvError(f"Family {family} turns one sequence into another and has no choice of heads.")
+        model: Model = chosen.build(sizes)
+    else:
+        head = head or HeadChoice(chosen.heads[0])
+        model = chosen.build(sizes, head)
+        model.head_choice = head
     model.family, model.sizes = family, sizes
     return model
 
 
-def config_of(model: SequenceToSequence) -> dict[str, Any]:
+def config_of(model: Model) -> dict[str, Any]:
     """What `config.json` says of a model."""
-    return {"format": "qkv-1", "family": model.family, "sizes": asdict(model.sizes)}
+    config = {"format": "qkv-1", "family": model.family, "sizes": asdict(model.sizes)}
+    return config if isinstance(model, SequenceToSequence) else {**config, "head": model.head_choice.config()}
 
 
-def count_parameters(family: str, sizes: Any) -> int:
+def count_parameters(family: str, sizes: Any, head: HeadChoice | None = None) -> int:
     """The number of parameters, counted on a model that occupies no memory."""
     with torch.device("meta"):
-        model = find_family(family).build(sizes)
+        model = build(family, sizes, head)
     return sum(parameter.numel() for parameter in model.parameters())

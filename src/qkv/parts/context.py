@@ -38,6 +38,7 @@ class Context:
     tokens: Tokens  # where the stream's tokens stand in their rows
     visibility: Rule = Everything()  # narrows every attention of this pass: padding, packed documents
     positions: Tensor | None = None  # [b s] or [s]; None: a token's position is its slot
+    segments: Tensor | None = None  # [b s] number of the text of each token, where a row holds several; None: all 0
     memory: Tensor | None = None  # [m k d], what cross-attention reads
     memory_tokens: Tokens | None = None
     cache: Cache | None = None
@@ -61,3 +62,7 @@ class Context:
         if self.positions is not None:
             return self.positions
         return torch.arange(self.tokens.start, self.tokens.start + self.tokens.size, device=device)
+
+    def longest(self) -> int:
+        """No position of the stream is as large as this number, which is known without waiting for a device."""
+        return self.tokens.start + self.tokens.size

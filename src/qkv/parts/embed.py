@@ -25,15 +25,39 @@ class TokenEmbedding(nn.Module):
 
 
 class Embed(nn.Module):
-    """dropout(token + position): how a stream starts. [vaswani2017 §5.4]"""
+    """project(dropout(norm(token + segment + position))), of which all but the tokens may be absent.
 
-    def __init__(self, tokens: TokenEmbedding, position: nn.Module, dropout: float = 0.0) -> None:
+    The 2017 Transformer has tokens, positions and dropout [vaswani2017 §5.4]; BERT adds segments and a norm
+    [devlin2019 §3]; a narrow table that is projected to the stream's width is ALBERT's [lan2020 §3.1].
+    """
+
+    def __init__(
+        self,
+        tokens: TokenEmbedding,
+        position: nn.Module | None = None,
+        dropout: float = 0.0,
+        *,
+        segments: TokenEmbedding | None = None,
+        norm: nn.Module | None = None,
+        project: nn.Module | None = None,
+    ) -> None:
         super().__init__()
-        self.tokens, self.position, self.dropout = tokens, position, nn.Dropout(dropout)
+        self.tokens, self.position, self.segments = tokens, position, segments
+        self.norm, self.dropout, self.project = norm, nn.Dropout(dropout), project
 
     def forward(self, ids: Tensor, ctx: Context) -> Tensor:
-        longest = ctx.tokens.start + ctx.tokens.size
-        return self.dropout(self.tokens(ids) + self.position(ctx.position_ids(ids.device), longest))
+        x = self.tokens(ids)  # [b s d]
+        if self.segments is not None:
+            x = x + self.segments(torch.zeros_like(ids) if ctx.segments is None else ctx.segments)
+        elif ctx.segments is not None:
+            raise QkvError("This model does not tell segments apart: give none.")
+        if self.position is not None:
+            positions = ctx.position_ids(ids.device)
+            x = x + self.position(positions, ctx.longest())
+        if self.norm is not None:
+            x = self.norm(x, ctx)
+        x = self.dropout(x)
+        return x if self.project is None else self.project(x)
 
 
 def check_ids(ids: Tensor, vocabulary: int) -> None:

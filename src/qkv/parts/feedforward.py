@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from qkv.errors import QkvError, nearest_or_all
 from qkv.parts.context import Context
 from qkv.parts.linear import JoinedLinear
 
@@ -24,6 +26,28 @@ def gelu(x: Tensor) -> Tensor:
 def gelu_tanh(x: Tensor) -> Tensor:
     """x Φ(x), approximated by a tanh. [hendrycks2016 §2]"""
     return F.gelu(x, approximate="tanh")
+
+
+def gelu_quick(x: Tensor) -> Tensor:
+    """x σ(1.702 x), the other approximation. [hendrycks2016 §2]"""
+    return x * (1.702 * x).sigmoid()
+
+
+# By the names that saved configurations use.
+ACTIVATIONS: dict[str, Activation] = {
+    "relu": relu,
+    "silu": silu,
+    "gelu": gelu,
+    "gelu_tanh": gelu_tanh,
+    "gelu_quick": gelu_quick,
+    "tanh": torch.tanh,
+}
+
+
+def find_activation(name: str) -> Activation:
+    if name not in ACTIVATIONS:
+        raise QkvError(f"There is no activation called {name}: {nearest_or_all(name, ACTIVATIONS)}")
+    return ACTIVATIONS[name]
 
 
 class MLP(nn.Module):

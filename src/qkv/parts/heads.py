@@ -1,32 +1,38 @@
-"""Heads: stream in, answer out."""
+"""Heads: stream in, answer out. Each is a module `(x [b s d], ctx) -> answer`; most look at nothing but x."""
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from qkv.parts.context import Context
 from qkv.parts.embed import TokenEmbedding
+from qkv.parts.feedforward import Activation
 
 
 class TiedHead(nn.Module):
     """Logits by the embedding matrix itself: one matrix serves input and output. [press2017 §3] [vaswani2017 §3.4]
 
-    The embedding stays where it is registered; the head only refers to it, so that it is saved once.
+    The embedding stays where it is registered; the head only refers to it, so that it is saved once. `scale` multiplies
+    the stream first: T5 shrinks it by 1/√width [raffel2020 §2.1].
     """
 
-    def __init__(self, embedding: TokenEmbedding, bias: bool = False) -> None:
+    def __init__(self, embedding: TokenEmbedding, bias: bool = False, scale: float = 1.0) -> None:
         super().__init__()
         self._embedding = (embedding,)
+        self.scale = scale
         self.bias = nn.Parameter(torch.zeros(len(embedding.weight))) if bias else None
 
     @property
     def weight(self) -> Tensor:
         return self._embedding[0].weight
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, ctx: Context | None = None) -> Tensor:
         """[… d] → [… v]"""
-        return F.linear(x, self.weight, self.bias)
+        return F.linear(x if self.scale == 1.0 else x * self.scale, self.weight, self.bias)
 
 
 class LogitHead(nn.Linear):
@@ -35,3 +41,83 @@ class LogitHead(nn.Linear):
     def __init__(self, width: int, vocabulary: int, bias: bool = False) -> None:
         super().__init__(width, vocabulary, bias=bias)
         nn.init.xavier_uniform_(self.weight)
+
+    def forward(self, x: Tensor, ctx: Context | None = None) -> Tensor:
+        return super().forward(x)
+
+
+class States(nn.Module):
+    """The stream itself, for those who build on it."""
+
+    def forward(self, x: Tensor, ctx: Context | None = None) -> Tensor:
+        return x
+
+
+class MaskedHead(nn.Module):
+    """logits(norm(activation(W x + b))): what a hidden token was. [devlin2019 §3.1]"""
+
+    def __init__(
+        self, width: int, inner: int, activation: Activation, norm: nn.Module, logits: TiedHead | LogitHead
+    ) -> None:
+        super().__init__()
+        self.dense, self.activation, self.norm, self.logits = nn.Linear(width, inner), activation, norm, logits
+
+    def forward(self, x: Tensor, ctx: Context | None = None) -> Tensor:
+        """[… d] → [… v]"""
+        logits: Tensor = self.logits(self.norm(self.activation(self.dense(x))))
+        return logits
+
+
+class PretrainingLogits(NamedTuple):
+    masked: Tensor  # [b s v]
+    next_sentence: Tensor  # [b 2]: the second segment follows the first, or does not
+
+
+class PretrainingHead(nn.Module):
+    """Both of BERT's questions: what a hidden token was, and whether the segments belong together. [devlin2019 §3.1]"""
+
+    def __init__(self, masked: MaskedHead, pool: nn.Module, width: int) -> None:
+        super().__init__()
+        self.masked, self.pool, self.next_sentence = masked, pool, nn.Linear(width, 2)
+
+    def forward(self, x: Tensor, ctx: Context) -> PretrainingLogits:
+        return PretrainingLogits(self.masked(x), self.next_sentence(self.pool(x, ctx)))
+
+
+class ClassificationHead(nn.Module):
+    """One decision a row: W dropout(pool(x)) + b. [b s d] → [b c]"""
+
+    def __init__(self, pool: nn.Module, width: int, classes: int, dropout: float = 0.0, bias: bool = True) -> None:
+        super().__init__()
+        self.pool, self.dropout, self.out = pool, nn.Dropout(dropout), nn.Linear(width, classes, bias=bias)
+
+    def forward(self, x: Tensor, ctx: Context) -> Tensor:
+        logits: Tensor = self.out(self.dropout(self.pool(x, ctx)))
+        return logits
+
+
+class TokenHead(nn.Module):
+    """One decision a token: W dropout(x) + b. [… d] → [… c]
+
+    With two classes, the start and the end, it finds the span that answers a question. [devlin2019 §4.2]
+    """
+
+    def __init__(self, width: int, classes: int, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.dropout, self.out = nn.Dropout(dropout), nn.Linear(width, classes)
+
+    def forward(self, x: Tensor, ctx: Context | None = None) -> Tensor:
+        logits: Tensor = self.out(self.dropout(x))
+        return logits
+
+
+class PooledHead(nn.Module):
+    """One vector a row, such as the embedding of a sentence. [b s d] → [b d]"""
+
+    def __init__(self, pool: nn.Module) -> None:
+        super().__init__()
+        self.pool = pool
+
+    def forward(self, x: Tensor, ctx: Context) -> Tensor:
+        pooled: Tensor = self.pool(x, ctx)
+        return pooled

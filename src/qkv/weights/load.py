@@ -3,45 +3,67 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from qkv.errors import QkvError
 from qkv.files import copy_into, read_json, read_tensors
-from qkv.models.catalogue import build, count_parameters, find_family
-from qkv.models.sequence_to_sequence import SequenceToSequence
+from qkv.models.catalogue import Model, build, count_parameters, find_family
+from qkv.models.head_choice import HeadChoice
+from qkv.models.text_model import TextModel
+from qkv.weights.extent import check_extent
+from qkv.weights.maps.catalogue import PUBLISHED
+from qkv.weights.published import load_published
 from qkv.weights.save import CONFIG_FILE, TENSOR_FILE, tensors_of
 
 
-def load_model(folder: Path | str, device: str | torch.device = "cpu") -> SequenceToSequence:
-    """The model a folder describes, in evaluation mode."""
+def load_model(folder: Path | str, device: str | torch.device = "cpu") -> Any:
+    """The model a folder describes, our own or a published one, in evaluation mode."""
     folder = Path(folder)
     if not folder.is_dir():
         raise QkvError(f"There is no model folder {folder}: give the folder that holds its {CONFIG_FILE}.")
     config = read_json(folder / CONFIG_FILE)
-    if not isinstance(config, dict) or config.get("format") != "qkv-1" or set(config) != {"format", "family", "sizes"}:
-        raise QkvError(f'{folder / CONFIG_FILE} must hold exactly "format": "qkv-1", "family" and "sizes".')
+    if isinstance(config, dict) and "model_type" in config:
+        model = load_published(folder, config, PUBLISHED)
+    else:
+        model = _load_own(folder, config)
+    return model.to(device).eval()
+
+
+def _load_own(folder: Path, config: Any) -> Model:
+    needed, known = {"format", "family", "sizes"}, {"format", "family", "sizes", "head"}
+    if not isinstance(config, dict) or config.get("format") != "qkv-1" or not needed <= config.keys() <= known:
+        raise QkvError(
+            f'{folder / CONFIG_FILE} must hold exactly "format": "qkv-1", "family" and "sizes", and "head" for a text '
+            'model; or "model_type", as published folders do.'
+        )
     if not isinstance(config["family"], str) or not isinstance(config["sizes"], dict):
         raise QkvError(f'In {folder / CONFIG_FILE}, "family" must be a name and "sizes" an object of named numbers.')
     family = find_family(config["family"])
     sizes = family.sizes(config["sizes"])
+    head = HeadChoice.from_config(config["head"]) if "head" in config else None
     tensors = read_tensors(folder / TENSOR_FILE)
-    _check_extent(family.name, sizes, tensors, folder)
-    model = build(family.name, sizes)
-    copy_into(tensors_of(model), tensors, folder / TENSOR_FILE)
-    return model.to(device).eval()
-
-
-def _check_extent(family: str, sizes: Any, tensors: Mapping[str, Tensor], folder: Path) -> None:
-    """A configuration far larger than the file is refused before memory is taken for it; others are told by tensor."""
-    held = sum(tensor.numel() for tensor in tensors.values())
-    layers = [value for name, value in asdict(sizes).items() if name.endswith("layers")]
-    if max(layers, default=0) > len(tensors) or count_parameters(family, sizes) > 10 * held:
+    check_extent(sizes, tensors, folder)
+    if count_parameters(family.name, sizes, head) > 10 * sum(tensor.numel() for tensor in tensors.values()):
         raise QkvError(
-            f"{folder / CONFIG_FILE} describes a far larger model than the {held:,} numbers that {TENSOR_FILE} holds: "
-            "the two do not belong together."
+            f"{folder / CONFIG_FILE} describes a far larger model than {TENSOR_FILE} holds: the two do not belong "
+            "together."
         )
+    model: Model = build(family.name, sizes, head)
+    copy_into(tensors_of(model), tensors, folder / TENSOR_FILE)
+    return model
+
+
+def with_head(model: TextModel, head: HeadChoice) -> TextModel:
+    """The same model with another head: what both heads have under one name and shape is kept, the rest is new."""
+    new: TextModel = build(model.family, model.sizes, head)
+    old = tensors_of(model)
+    fitting = {name: old[name] if _fits(old, name, tensor) else tensor for name, tensor in tensors_of(new).items()}
+    copy_into(tensors_of(new), fitting, "The model")
+    return new.to(next(model.parameters()).device).train(model.training)
+
+
+def _fits(tensors: Mapping[str, torch.Tensor], name: str, like: torch.Tensor) -> bool:
+    return name in tensors and tensors[name].shape == like.shape

@@ -53,6 +53,17 @@ class Flatten(Rename):
 
 
 @dataclass(frozen=True)
+class Transpose(Rename):
+    """Theirs is ours on its side: some libraries keep a matrix as [inputs outputs]."""
+
+    def to_ours(self, theirs: list[Tensor]) -> list[Tensor]:
+        return [matrix.T for matrix in theirs]
+
+    def to_theirs(self, ours: list[Tensor]) -> list[Tensor]:
+        return [matrix.T for matrix in ours]
+
+
+@dataclass(frozen=True)
 class Split:
     """Theirs holds several of ours, of equal size, one below the other."""
 
@@ -75,6 +86,17 @@ class Split:
 
     def to_theirs(self, ours: list[Tensor]) -> list[Tensor]:
         return [torch.cat(ours)]
+
+
+@dataclass(frozen=True)
+class SplitColumns(Split):
+    """The same for a matrix that is kept as [inputs outputs]."""
+
+    def to_ours(self, theirs: list[Tensor]) -> list[Tensor]:
+        return super().to_ours([theirs[0].T])
+
+    def to_theirs(self, ours: list[Tensor]) -> list[Tensor]:
+        return [torch.cat(ours).T]
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,7 @@ from torch import Tensor, nn
 
 from qkv.errors import QkvError
 from qkv.files import WRITE_ERRORS, write_json, write_tensors
-from qkv.models.catalogue import config_of
-from qkv.models.sequence_to_sequence import SequenceToSequence
+from qkv.models.catalogue import Model, config_of
 
 CONFIG_FILE = "config.json"
 TENSOR_FILE = "model.safetensors"
@@ -19,17 +18,18 @@ TENSOR_FILE = "model.safetensors"
 def tensors_of(model: nn.Module) -> dict[str, Tensor]:
     """The model's tensors by name; a shared one (tied embeddings) stands once, under its first name."""
     state: dict[str, Tensor] = model.state_dict()
-    first_place: set[tuple[int, int]] = set()
+    first_place: set[tuple[object, ...]] = set()
     named = {}
     for name, tensor in state.items():
-        place = (tensor.data_ptr(), tensor.numel())
+        # The storage and not the address: tensors that occupy no memory have none.
+        place = (tensor.untyped_storage()._cdata, tensor.storage_offset(), tensor.numel())
         if place not in first_place:
             first_place.add(place)
             named[name] = tensor
     return named
 
 
-def save_model(model: SequenceToSequence, folder: Path, tensors: Mapping[str, Tensor] | None = None) -> None:
+def save_model(model: Model, folder: Path, tensors: Mapping[str, Tensor] | None = None) -> None:
     """Write config and tensors (the model's own, or others of the same names, such as an average)."""
     folder = Path(folder)
     try:

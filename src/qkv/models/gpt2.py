@@ -1,0 +1,87 @@
+"""GPT-2: a decoder alone, norm before each sub-layer, positions learned. [radford2019 §2.3]"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+from torch import nn
+
+from qkv.models.head_choice import HeadChoice, make_head
+from qkv.models.text_model import TextModel
+from qkv.parts.attention.attention import Attention
+from qkv.parts.attention.visibility import Causal
+from qkv.parts.block import Block
+from qkv.parts.embed import Embed, TokenEmbedding
+from qkv.parts.feedforward import MLP, find_activation
+from qkv.parts.heads import LogitHead, TiedHead
+from qkv.parts.norm import LayerNorm
+from qkv.parts.pool import LastToken
+from qkv.parts.position import Learned
+from qkv.parts.residual import PreNorm
+from qkv.parts.stack import Stack
+
+
+@dataclass(frozen=True, kw_only=True)
+class GPT2Sizes:
+    vocabulary: int
+    positions: int  # the longest text
+    width: int
+    hidden: int
+    heads: int
+    layers: int
+    activation: str = "gelu_tanh"
+    epsilon: float = 1e-5  # of the norms
+    dropout: float = 0.1  # of what each sub-layer adds
+    embedding_dropout: float = 0.1
+    attention_dropout: float = 0.1
+    tied: bool = True  # one matrix for input and output [press2017 §3]
+
+
+def _published(width: int, layers: int, heads: int) -> GPT2Sizes:
+    return GPT2Sizes(vocabulary=50257, positions=1024, width=width, hidden=4 * width, heads=heads, layers=layers)
+
+
+# [radford2019 tab.2]; the paper's own counts of parameters are said to be wrong by its authors
+SIZES = {
+    "base": _published(768, 12, 12),
+    "medium": _published(1024, 24, 16),
+    "large": _published(1280, 36, 20),
+    "xl": _published(1600, 48, 25),
+}
+
+
+def gpt2(sizes: GPT2Sizes, head: HeadChoice) -> TextModel:
+    width = sizes.width
+    norm = partial(LayerNorm, width, sizes.epsilon)
+
+    def block() -> Block:
+        attention = Attention(width, sizes.heads, visibility=Causal(), dropout=sizes.attention_dropout)
+        feed_forward = MLP(width, sizes.hidden, find_activation(sizes.activation))
+        return Block(
+            attention=PreNorm(norm(), attention, sizes.dropout),
+            feed_forward=PreNorm(norm(), feed_forward, sizes.dropout),
+        )
+
+    tokens = TokenEmbedding(sizes.vocabulary, width)
+    language = partial(TiedHead, tokens) if sizes.tied else partial(LogitHead, width, sizes.vocabulary)
+    model = TextModel(
+        embed=Embed(tokens, Learned(sizes.positions, width), sizes.embedding_dropout),
+        stack=Stack([block() for _ in range(sizes.layers)], norm()),
+        head=make_head(head, width, {"language": language}, pool=LastToken, dropout=sizes.dropout, bias=False),
+        longest=sizes.positions,
+    )
+    initialise(model, sizes.layers)
+    return model
+
+
+def initialise(model: TextModel, layers: int) -> None:
+    """N(0, 0.02) for every matrix, and for those that write to the stream 1/√(2·layers) of it. [radford2019 §2.3]
+
+    The deviation is that of the published code; the paper has the factor 1/√N for N residual layers.
+    """
+    for name, module in model.named_modules():
+        for parameter in module.parameters(recurse=False):
+            if parameter.ndim == 2:
+                residual = name.endswith(("mixer.out", "mixer.outer"))
+                nn.init.normal_(parameter, std=0.02 * ((2 * layers) ** -0.5 if residual else 1.0))

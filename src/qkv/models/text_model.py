@@ -1,0 +1,106 @@
+"""What every model of one row of text offers: a GPT, whose tokens look back only, and a BERT, whose look around.
+
+Shapes: b rows, s slots, d width, v vocabulary.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from qkv.errors import QkvError
+from qkv.models.head_choice import HeadChoice
+from qkv.parts.attention.cache import Cache, PreallocatedCache
+from qkv.parts.attention.visibility import NotPadding, Rule, Tokens
+from qkv.parts.context import Context, Ledger
+from qkv.parts.embed import Embed
+
+
+class TextModel(nn.Module):
+    """ids → stream → stack → head. Which token sees which is said by the attentions of the stack."""
+
+    family: str  # what the model was built from, as `models.catalogue.build` notes it
+    sizes: Any
+    head_choice: HeadChoice
+
+    def __init__(self, embed: Embed, stack: nn.Module, head: nn.Module, longest: int | None = None) -> None:
+        """`longest` is the most slots a row may have; None: any number."""
+        super().__init__()
+        self.embed, self.stack, self.head, self.longest = embed, stack, head, longest
+        self.vocabulary = len(embed.tokens.weight)
+
+    def forward(
+        self,
+        ids: Tensor,
+        *,
+        lengths: Tensor | None = None,
+        tokens: Tokens | None = None,
+        segments: Tensor | None = None,
+        positions: Tensor | None = None,
+        visibility: Rule = NotPadding(),  # noqa: B008 (frozen)
+        cache: Cache | None = None,
+        ledger: Ledger | None = None,
+    ) -> Any:
+        """What the head makes of ids [b s]; see `context` for the rest."""
+        ctx = self.context(
+            ids,
+            lengths=lengths,
+            tokens=tokens,
+            segments=segments,
+            positions=positions,
+            visibility=visibility,
+            cache=cache,
+            ledger=ledger,
+        )
+        return self.head(self.states(ids, ctx), ctx)
+
+    def states(self, ids: Tensor, ctx: Context) -> Tensor:
+        """The stream after the last block (and its norm, where there is one); a cache is carried on. [b s d]"""
+        x: Tensor = self.stack(self.embed(ids, ctx), ctx)
+        if ctx.cache is not None:
+            ctx.cache.advance(ctx.tokens)
+        return x
+
+    def context(
+        self,
+        ids: Tensor,
+        *,
+        lengths: Tensor | None = None,
+        tokens: Tokens | None = None,
+        segments: Tensor | None = None,
+        positions: Tensor | None = None,
+        visibility: Rule = NotPadding(),  # noqa: B008 (frozen)
+        cache: Cache | None = None,
+        ledger: Ledger | None = None,
+    ) -> Context:
+        """What stands beside ids [b s].
+
+        `lengths` [b] tell rows padded on the right; `tokens` anything else: padding on the left, packed documents.
+        With a cache, ids are only those since the last call.
+        """
+        if tokens is None:
+            start = 0 if cache is None else cache.length
+            tokens = Tokens(ids.shape[1], start)
+            if lengths is not None:
+                if cache is not None:
+                    raise QkvError("A cache is filled from rows that end together: pad them on the left, with tokens.")
+                tokens = Tokens.padded(lengths, ids.shape[1])
+        elif lengths is not None:
+            raise QkvError("Give lengths or tokens, not both: tokens say where the padding is.")
+        if self.longest is not None and tokens.start + tokens.size > self.longest:
+            raise QkvError(
+                f"The text has {tokens.start + tokens.size} tokens and this model reads at most {self.longest}."
+            )
+        return Context(
+            tokens=tokens,
+            visibility=visibility,
+            positions=positions,
+            segments=segments,
+            cache=cache,
+            ledger=ledger,
+        )
+
+    def new_cache(self, capacity: int) -> Cache:
+        """An empty cache for rows of at most `capacity` tokens, the prompt counted."""
+        return PreallocatedCache(capacity)

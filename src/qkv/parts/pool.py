@@ -1,0 +1,65 @@
+"""Pools: from a stream of tokens to one vector a row. Each is a module `(x [b s d], ctx) -> [b d]`."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from qkv.parts.context import Context
+from qkv.parts.feedforward import Activation
+
+
+class FirstToken(nn.Module):
+    """The first real token of each row: BERT's [CLS]. [devlin2019 §3]"""
+
+    def forward(self, x: Tensor, ctx: Context) -> Tensor:
+        if ctx.tokens.documents is None:
+            return x[:, 0]
+        first = (ctx.tokens.documents > 0).int().argmax(1)  # [b]
+        return x[torch.arange(len(x), device=x.device), first]
+
+
+class LastToken(nn.Module):
+    """The last real token of each row, which alone has seen all the others in a model that looks back only."""
+
+    def forward(self, x: Tensor, ctx: Context) -> Tensor:
+        if ctx.tokens.documents is None:
+            return x[:, -1]
+        real = ctx.tokens.documents > 0
+        last = (real * torch.arange(real.shape[1], device=x.device)).argmax(1)  # [b]
+        return x[torch.arange(len(x), device=x.device), last]
+
+
+class MeanOfTokens(nn.Module):
+    """The mean of all real tokens of each row. [reimers2019 §3]"""
+
+    def forward(self, x: Tensor, ctx: Context) -> Tensor:
+        if ctx.tokens.documents is None:
+            return x.mean(1)
+        real = (ctx.tokens.documents > 0).to(x.dtype)[..., None]  # [b s 1]
+        return (x * real).sum(1) / real.sum(1).clamp(min=1e-9)
+
+
+class DensePool(nn.Module):
+    """activation(W pool(x) + b): a pooled vector made ready for a decision."""
+
+    def __init__(self, pool: nn.Module, width: int, activation: Activation, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.pool, self.activation, self.dropout = pool, activation, nn.Dropout(dropout)
+        self.dense = nn.Linear(width, width)
+
+    def forward(self, x: Tensor, ctx: Context) -> Tensor:
+        pooled: Tensor = self.activation(self.dense(self.dropout(self.pool(x, ctx))))
+        return pooled
+
+
+class UnitLength(nn.Module):
+    """A pooled vector scaled to length 1, so that a product of two is the cosine of their angle."""
+
+    def __init__(self, pool: nn.Module) -> None:
+        super().__init__()
+        self.pool = pool
+
+    def forward(self, x: Tensor, ctx: Context) -> Tensor:
+        return F.normalize(self.pool(x, ctx), dim=-1)

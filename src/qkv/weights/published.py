@@ -1,0 +1,152 @@
+"""Model folders as they are published: `config.json` and safetensors by another library's names, read and written.
+
+What a folder says must be understood whole: every key of the configuration and every tensor is used, or is known not to
+matter, or stops the reading.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from qkv.errors import QkvError
+from qkv.files import WRITE_ERRORS, copy_into, write_json
+from qkv.models.catalogue import Model, build, find_family
+from qkv.models.head_choice import HeadChoice
+from qkv.models.text_model import TextModel
+from qkv.weights.config_map import ConfigMap
+from qkv.weights.extent import check_extent
+from qkv.weights.rules import Map, to_ours, to_theirs
+from qkv.weights.save import CONFIG_FILE, tensors_of
+from qkv.weights.shards import SHARD_BYTES, read_shards, write_shards
+
+Rules = Callable[[Any, HeadChoice | None], Map]
+
+
+@dataclass(frozen=True)
+class PublishedFamily:
+    """How a family is written by others: its configuration, its tensors, and the names of its models by head."""
+
+    model_type: str
+    family: str
+    config: ConfigMap
+    architectures: Mapping[str, str]  # kind of head (seq2seq: "") -> the name that config.json gives such a model
+    rules: Rules  # for these sizes and this head
+    base: str = ""  # how the names of the model without its head begin, and do not where it is published alone
+
+    def sizes_of(self, config: Mapping[str, Any]) -> Any:
+        """Our sizes from their configuration."""
+        return find_family(self.family).sizes(self.config.read(config))
+
+    def head_of(self, config: Mapping[str, Any], folder: Path) -> HeadChoice | None:
+        """The head that the folder says it has; None for a family without a choice."""
+        names = config.get("architectures") or [next(iter(self.architectures.values()))]
+        kinds = [kind for kind, name in self.architectures.items() if name == names[0]]
+        if len(names) != 1 or not kinds:
+            known = ", ".join(dict.fromkeys(self.architectures.values()))
+            raise QkvError(f"{folder} holds a {', '.join(map(str, names))}; of this family qkv knows {known}.")
+        if not kinds[0]:
+            return None
+        if kinds[0] in ("classification", "tokens"):
+            return HeadChoice(kinds[0], labels=_labels(config, folder))
+        return HeadChoice(kinds[0])
+
+
+def _labels(config: Mapping[str, Any], folder: Path) -> tuple[str, ...]:
+    """The names of the classes, in the order of the logits; two nameless ones where the folder says nothing."""
+    named = config.get("id2label")
+    if named is None:
+        return tuple(f"LABEL_{number}" for number in range(int(config.get("num_labels", 2))))
+    try:
+        labels = {int(number): str(label) for number, label in named.items()}
+    except (AttributeError, ValueError):
+        labels = {}
+    if not labels or sorted(labels) != list(range(len(labels))):
+        raise QkvError(f'In {folder / CONFIG_FILE}, "id2label" must name the classes 0, 1, … by their numbers.')
+    return tuple(labels[number] for number in range(len(labels)))
+
+
+def load_published(folder: Path, config: Mapping[str, Any], families: Mapping[str, PublishedFamily]) -> Model:
+    """The model a published folder describes, in evaluation mode and single precision."""
+    model_type = config.get("model_type")
+    if model_type not in families:
+        raise QkvError(
+            f"{folder / CONFIG_FILE} describes a model of type {model_type!r}; qkv reads {', '.join(sorted(families))}."
+        )
+    published = families[str(model_type)]
+    sizes = published.sizes_of(config)
+    head = published.head_of(config, folder)
+    tensors = read_shards(folder)
+    check_extent(sizes, tensors, folder)
+    return fill(published, sizes, head, tensors, folder)
+
+
+def fill(
+    published: PublishedFamily, sizes: Any, head: HeadChoice | None, theirs: Mapping[str, Tensor], origin: Path
+) -> Model:
+    """A model of these sizes with these weights."""
+    if published.base and not any(name.startswith(published.base) for name in theirs):
+        theirs = {published.base + name: tensor for name, tensor in theirs.items()}
+    with torch.device("meta"):  # no time is spent on initial values that are replaced at once
+        model: Model = build(published.family, sizes, head)
+    wanted = {name: tensor.shape for name, tensor in tensors_of(model).items()}
+    ours = to_ours(published.rules(sizes, head), theirs, wanted.keys())
+    for name, shape in wanted.items():
+        if ours[name].shape != shape:
+            raise QkvError(
+                f"{origin} gives {name} the shape {list(ours[name].shape)}; by its config.json it has {list(shape)}."
+            )
+    model = build(published.family, sizes, head)
+    copy_into(tensors_of(model), ours, origin)
+    return model.eval()
+
+
+def published_config(model: Model, families: Mapping[str, PublishedFamily]) -> dict[str, Any]:
+    """The `config.json` that the other library reads, without special tokens, which the tokenizer knows."""
+    published = family_of(model, families)
+    head = model.head_choice if isinstance(model, TextModel) else None
+    kind = "" if head is None else head.kind
+    if kind == "embedding":
+        kind = "states"  # how vectors are pooled is said beside the model
+    if kind not in published.architectures:
+        raise QkvError(f"The other library has no {kind} head for the family {model.family}.")
+    config = {**published.config.write(model.sizes), "architectures": [published.architectures[kind]]}
+    if head is not None and head.labels:
+        config["id2label"] = {str(number): label for number, label in enumerate(head.labels)}
+        config["label2id"] = {label: number for number, label in enumerate(head.labels)}
+    return config
+
+
+def save_published(
+    model: Model,
+    folder: Path,
+    families: Mapping[str, PublishedFamily],
+    more: Mapping[str, Any] | None = None,
+    shard_bytes: int = SHARD_BYTES,
+) -> None:
+    """Write a folder that the other library opens; `more` is added to its configuration (special tokens)."""
+    config = {**published_config(model, families), **(more or {})}
+    head = model.head_choice if isinstance(model, TextModel) else None
+    published = family_of(model, families)
+    theirs = to_theirs(published.rules(model.sizes, head), tensors_of(model))
+    if config["architectures"] == [published.architectures.get("states")]:
+        theirs = {name.removeprefix(published.base): tensor for name, tensor in theirs.items()}
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_shards(folder, theirs, shard_bytes)
+        write_json(folder / CONFIG_FILE, config)
+    except WRITE_ERRORS as error:
+        raise QkvError(f"Cannot write the model to {folder}: {error}; make room or name another folder.") from error
+
+
+def family_of(model: Model, families: Mapping[str, PublishedFamily]) -> PublishedFamily:
+    for published in families.values():
+        if published.family == model.family:
+            return published
+    known = ", ".join(sorted({each.family for each in families.values()}))
+    raise QkvError(f"The family {model.family} has no published form: these have one: {known}.")

@@ -1,0 +1,172 @@
+"""What the parity of every text model is made of: a reference, ours as read from its files, and the comparisons."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from torch import Tensor, nn
+
+from qkv.models.text_model import TextModel
+from qkv.parts.attention.visibility import Tokens
+from qkv.parts.position import positions_in_documents
+from qkv.weights.load import load_model
+from qkv.weights.maps.catalogue import PUBLISHED
+from qkv.weights.published import family_of, save_published
+from qkv.weights.rules import to_theirs
+from qkv.weights.save import tensors_of
+
+POOLED = ("classification", "embedding")  # heads that look at one token of a row
+
+
+@dataclass(frozen=True)
+class Case:
+    """A class of the reference library, and the configuration to build it with."""
+
+    architecture: str
+    config: Any
+
+
+@dataclass(frozen=True)
+class Pair:
+    case: Case
+    reference: Any
+    ours: TextModel
+
+
+def reference_pair(case: Case, folder: Path) -> Pair:
+    """The reference with noise on every parameter, and ours as read from the folder that the reference wrote."""
+    torch.manual_seed(1)
+    reference = getattr(transformers, case.architecture)(case.config).eval()
+    perturb(reference)
+    reference.save_pretrained(folder)
+    return Pair(case, reference, load_model(folder))
+
+
+@torch.no_grad()
+def perturb(model: nn.Module) -> None:
+    for parameter in model.parameters():
+        parameter += 0.1 * torch.randn_like(parameter)
+
+
+def answers(output: Any) -> Tensor:
+    """The reference's answer in our shape."""
+    for name in ("logits", "last_hidden_state"):
+        if getattr(output, name, None) is not None:
+            return getattr(output, name)
+    return torch.stack((output.start_logits, output.end_logits), -1)
+
+
+def random_ids(pair: Pair, rows: int, length: int) -> Tensor:
+    """Ids without the padding token, by which some references find the end of a row."""
+    ids = torch.randint(0, pair.ours.vocabulary - 1, (rows, length))
+    pad = pair.case.config.pad_token_id
+    return ids if pad is None else ids + (ids >= pad)
+
+
+def close(found: Tensor, expected: Tensor) -> None:
+    torch.testing.assert_close(found, expected, atol=2e-5, rtol=1e-4)
+
+
+@torch.no_grad()
+def check_outputs(pair: Pair, lengths: list[int]) -> None:
+    """Alone and batched, at every length; padded on the right and on the left."""
+    pad = pair.case.config.pad_token_id or 0
+    pooled = pair.ours.head_choice.kind in POOLED
+    for length in lengths:
+        ids = random_ids(pair, 3, length)
+        expected = answers(pair.reference(ids))
+        close(pair.ours(ids), expected)
+        close(pair.ours(ids[:1]), expected[:1])
+        if length == 1:
+            continue
+        short = torch.tensor([length, length - 1, max(1, length // 2)])
+        slots = torch.arange(length)
+        real = slots < short[:, None]  # [b s]
+        right = torch.where(real, ids, pad)
+        found = pair.ours(right, lengths=short)
+        expected = answers(pair.reference(right, attention_mask=real.long()))
+        close(*(each if pooled else each[real] for each in (found, expected)))
+        real = real.flip(1)
+        left = torch.where(real, ids, pad)
+        documents = real.long()
+        positions = positions_in_documents(documents)
+        found = pair.ours(left, tokens=Tokens(length, documents=documents), positions=positions)
+        expected = answers(pair.reference(left, attention_mask=documents, **left_positions(pair, positions)))
+        if not pooled or reads_last(pair):
+            close(*(each if pooled else each[real] for each in (found, expected)))
+
+
+def left_positions(pair: Pair, positions: Tensor) -> dict[str, Tensor]:
+    """Most references count positions by slot unless told otherwise; some have none to be told."""
+    known = inspect.signature(pair.reference.forward).parameters
+    return {"position_ids": positions} if "position_ids" in known else {}
+
+
+def reads_last(pair: Pair) -> bool:
+    """Whether a pooled answer comes from the last token: a reference that reads the first would read padding there."""
+    return type(pair.ours.head).__name__ == "ClassificationHead" and type(pair.ours.head.pool).__name__ == "LastToken"
+
+
+def check_gradients(pair: Pair) -> None:
+    """Of every tensor, through the reversible names: theirs as ours, compared one by one."""
+    ids = random_ids(pair, 2, 9)
+    for model in (pair.ours, pair.reference):
+        model.zero_grad()
+    ours, theirs = pair.ours(ids), answers(pair.reference(ids))
+    weight = torch.randn_like(theirs)
+    (ours * weight).sum().backward()
+    (theirs * weight).sum().backward()
+    published = family_of(pair.ours, PUBLISHED)
+    with torch.no_grad():
+        gradients = {parameter: parameter.grad for parameter in pair.ours.parameters()}
+        values = {parameter: parameter.detach().clone() for parameter in gradients}
+        for parameter, gradient in gradients.items():  # so that names are told by the map itself
+            parameter.copy_(torch.zeros_like(parameter) if gradient is None else gradient)
+        named = to_theirs(published.rules(pair.ours.sizes, pair.ours.head_choice), tensors_of(pair.ours))
+        named = {name: tensor.clone() for name, tensor in named.items()}
+        for parameter, value in values.items():
+            parameter.copy_(value)
+    compared = 0
+    for name, parameter in pair.reference.named_parameters():
+        known = name if name in named else published.base + name
+        if parameter.grad is not None and known in named:
+            torch.testing.assert_close(named[known], parameter.grad, atol=1e-4, rtol=1e-3)
+            compared += 1
+    assert compared >= len(named) - 1
+    for model in (pair.ours, pair.reference):
+        model.zero_grad()
+
+
+@torch.no_grad()
+def check_cached(pair: Pair) -> None:
+    """Token by token, and a prompt first and then the rest, with padding on the left."""
+    if pair.ours.head_choice.kind in POOLED:
+        return
+    ids = random_ids(pair, 2, 9)
+    whole = pair.ours(ids)
+    cache = pair.ours.new_cache(9)
+    close(torch.cat([pair.ours(ids[:, slot : slot + 1], cache=cache) for slot in range(9)], 1), whole)
+    documents = (torch.arange(9) >= torch.tensor([[0], [4]])).long()
+    positions = positions_in_documents(documents)
+    whole = pair.ours(ids, tokens=Tokens(9, documents=documents), positions=positions)
+    cache, parts = pair.ours.new_cache(9), []
+    for start, end in ((0, 6), (6, 7), (7, 9)):
+        tokens = Tokens(end - start, start, documents[:, start:end])
+        parts.append(pair.ours(ids[:, start:end], tokens=tokens, positions=positions[:, start:end], cache=cache))
+    close(torch.cat(parts, 1)[documents > 0], whole[documents > 0])
+
+
+@torch.no_grad()
+def check_both_ways(pair: Pair, folder: Path) -> None:
+    """What we write, the reference opens without a missing, unexpected or mismatched key, and answers the same."""
+    save_published(pair.ours, folder, PUBLISHED, {"pad_token_id": pair.case.config.pad_token_id})
+    opened, report = getattr(transformers, pair.case.architecture).from_pretrained(folder, output_loading_info=True)
+    for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"):
+        assert not report[kind], f"{kind}: {report[kind]}"
+    ids = random_ids(pair, 2, 9)
+    torch.testing.assert_close(answers(opened.eval()(ids)), answers(pair.reference(ids)), atol=0, rtol=0)
