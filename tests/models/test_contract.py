@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from qkv.errors import QkvError
 from qkv.models.catalogue import FAMILIES, build, config_of, count_parameters, find_family
 from qkv.models.sequence_to_sequence import SequenceToSequence
-from tests.models.small import CASES, perturb, shrunk, small_model
+from tests.models.small import CASES, TRANSLATORS, perturb, shrunk, small_model
 
 LENGTHS = [7, 4, 1]
 SLOTS, STEPS = 7, 6
@@ -188,7 +188,7 @@ def test_dropout_falls_in_training_alone(model: SequenceToSequence) -> None:
     assert not torch.allclose(model(source, lengths, target), model(source, lengths, target))
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", TRANSLATORS)
 def test_it_compiles(family: str) -> None:
     """Traced as one graph and run as traced, no code generated. Torch cannot trace its GRU, which may break it."""
     model = small_model(family)
@@ -202,7 +202,7 @@ def test_it_compiles(family: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", TRANSLATORS)
 def test_it_runs_as_generated_code(family: str) -> None:
     model = small_model(family)
     (source, lengths), target = sources(model), targets(model)
@@ -211,7 +211,7 @@ def test_it_runs_as_generated_code(family: str) -> None:
     assert_close(found.detach(), model(source, lengths, target).detach())
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", TRANSLATORS)
 def test_every_published_size_can_be_counted_and_shrunk(family: str) -> None:
     for sizes in FAMILIES[family].published.values():
         assert count_parameters(family, sizes) > 1_000_000

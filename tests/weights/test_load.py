@@ -9,10 +9,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from qkv.errors import QkvError
-from qkv.models.catalogue import FAMILIES
 from qkv.weights.load import load_model
 from qkv.weights.save import save_model, tensors_of
-from tests.models.small import small_model
+from tests.models.small import TRANSLATORS, small_model
 
 
 @pytest.fixture
@@ -28,7 +27,7 @@ def edit(folder: Path, **changes: Any) -> None:
     file.write_text(json.dumps(config))
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", TRANSLATORS)
 def test_every_family_comes_back_the_same(family: str, tmp_path: Path) -> None:
     model = small_model(family)
     save_model(model, tmp_path)

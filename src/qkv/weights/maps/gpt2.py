@@ -77,7 +77,7 @@ CONFIG = ConfigMap(
             "summary_proj_to_labels",
             "classifier_dropout",
         }
-    ),  # fmt: skip
+    ),
     same=(("n_ctx", "n_positions"),),
     complete=lambda sizes: {**sizes, "hidden": sizes["hidden"] or 4 * sizes["width"]},
 )
