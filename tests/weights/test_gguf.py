@@ -1,4 +1,4 @@
-"""GGUF files: what the reference writer wrote is read; a file that is cut, hostile or lying is refused in a sentence."""
+"""GGUF files: what the reference writer wrote is read; a cut, hostile or lying file is refused in a sentence."""
 
 import struct
 from pathlib import Path
