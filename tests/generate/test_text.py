@@ -10,7 +10,7 @@ from qkv.generate.text import TextToText, load_tokenizers
 from qkv.models.catalogue import build
 from qkv.models.transformer import TransformerSizes
 
-TEXTS = ["a bad cab", "face", "", "a deaf bee fed a cad", "b"]
+TEXTS = ["a bad cab", "face", "e", "a deaf bee fed a cad", "b"]
 SIZES = TransformerSizes(vocabulary=0, width=16, hidden=32, heads=2, encoder_layers=2, decoder_layers=1, dropout=0.1)
 LIMIT = LengthLimit(1, 4)
 
@@ -22,7 +22,7 @@ def characters(text="abcdef "):
 def made(source, target):
     shared = source is target
     sizes = replace(SIZES, vocabulary=target.size, source_vocabulary=None if shared else source.size)
-    torch.manual_seed(0)
+    torch.manual_seed(5)
     model = build("transformer", sizes).eval()
     with torch.no_grad():
         for parameter in model.parameters():
@@ -64,6 +64,14 @@ def test_the_best_outputs_come_best_first_and_special_tokens_never(text_to_text)
 
 def test_no_text_gives_no_result(text_to_text):
     assert text_to_text.run([]) == []
+
+
+def test_a_blank_text_has_a_blank_answer_and_leaves_the_others_as_they_are(text_to_text):
+    alone = text_to_text.run(TEXTS, limit=LIMIT)
+    found = text_to_text.run(["", *TEXTS, " \t", "\n"], limit=LIMIT)
+    assert [result.text for result in found] == ["", *(result.text for result in alone), "", ""]
+    assert [(result.score, result.hypothesis.ids) for result in text_to_text.run([" ", ""])] == [(0.0, [])] * 2
+    assert [len(results) for results in text_to_text.run_best(["", TEXTS[0]], best=3, limit=LIMIT)] == [1, 3]
 
 
 def test_a_single_text_is_not_taken_apart(text_to_text):
@@ -120,7 +128,8 @@ def test_a_saved_folder_loads_and_answers_the_same(tmp_path, shared):
     loaded = TextToText.load(tmp_path)
     assert (loaded.source_tokenizer is loaded.target_tokenizer) == shared
     assert loaded.run(TEXTS, limit=LIMIT) == text_to_text.run(TEXTS, limit=LIMIT)
-    names = {"tokenizer.json"} if shared else {"source_tokenizer.json", "target_tokenizer.json"}
+    sides = ("",) if shared else ("source_", "target_")
+    names = {f"{side}tokenizer{notes}.json" for side in sides for notes in ("", "_config")}
     assert {file.name for file in tmp_path.iterdir()} == {"config.json", "model.safetensors"} | names
 
 

@@ -40,6 +40,9 @@ class Result:
         return self.hypothesis.score
 
 
+BLANK = Result("", Hypothesis([], log_probability=0.0, score=0.0, ended=True))
+
+
 class TextToText:
     """A sequence-to-sequence model that reads and writes text."""
 
@@ -94,18 +97,20 @@ class TextToText:
     ) -> list[list[Result]]:
         """The `best` outputs for each text, best first.
 
-        Texts of like length are decoded together, at most `batch_tokens` source tokens of all beams at a time.
+        Texts of like length are decoded together, at most `batch_tokens` source tokens of all beams at a time. A blank
+        text, which training never shows a model, has one output: a blank one.
         """
         if isinstance(texts, str):
             raise QkvError("Give a list of texts, not a single text: put the one text into brackets.")
-        if not texts:
-            return []
+        results: list[list[Result]] = [[] if text.strip() else [BLANK] for text in texts]
+        written = [place for place, outputs in enumerate(results) if not outputs]
+        if not written:
+            return results
         source, target = self.source_tokenizer, self.target_tokenizer
         # The targets of these pairs are empty: only the sources' batching is wanted.
-        pairs = Pairs.from_texts(texts, [""] * len(texts), source, target)
+        pairs = Pairs.from_texts([texts[place] for place in written], [""] * len(written), source, target)
         device = next(self.model.parameters()).device
         widest = int(pairs.source.lengths.max())
-        results: list[list[Result]] = [[] for _ in texts]
         with self._ready() as model:
             for places, batch in ordered_batches(pairs, max(batch_tokens // beams, widest)):
                 found = beam_search(
@@ -121,7 +126,7 @@ class TextToText:
                     never=(target.pad, target.start, target.unknown),
                 )
                 for place, hypotheses in zip(places.tolist(), found, strict=True):
-                    results[place] = [Result(target.decode(one.ids), one) for one in hypotheses]
+                    results[written[place]] = [Result(target.decode(one.ids), one) for one in hypotheses]
         return results
 
     @contextmanager
