@@ -212,6 +212,28 @@ def test_too_many_non_finite_updates_in_a_row_end_the_run(tmp_path: Path) -> Non
     assert records(tmp_path / "run")[-1]["step"] == 3
 
 
+@pytest.mark.parametrize("figures", [None, {"loss": math.nan}])
+def test_a_run_that_ends_without_a_finite_loss_is_not_called_finished(
+    tmp_path: Path, figures: dict[str, float] | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    evaluate = None if figures is None else lambda model: figures
+    with pytest.raises(QkvError, match=r"diverged: the loss of step 5 is not finite.*learning rate"):
+        train_tiny(tmp_path / "run", objective=Poisoned({4, 5}, "loss"), evaluate=evaluate, steps=5)
+    assert "Finished" not in capsys.readouterr().err
+    assert not (tmp_path / "run" / "model.safetensors").exists()
+
+
+def test_a_run_that_diverged_after_its_best_evaluation_keeps_those_weights(tmp_path: Path) -> None:
+    result, _, _ = train_tiny(
+        tmp_path / "run",
+        objective=Poisoned({4, 5}, "loss"),
+        evaluate=lambda model: {"loss": 1.0},
+        evaluate_every=2,
+        steps=5,
+    )
+    assert "step 2" in result.weights
+
+
 def scripted(scores: list[float]) -> Any:
     """An evaluation that gives these scores one after the other."""
     remaining = iter(scores)

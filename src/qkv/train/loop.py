@@ -29,6 +29,8 @@ from qkv.train.state import TrainResult, TrainState
 from qkv.train.step import FlopCount, Stepper
 from qkv.weights.save import tensors_of
 
+WHAT_HELPS = "A lower learning rate, a longer warm-up or precision float32 usually helps."
+
 
 def train(
     model: nn.Module,
@@ -169,8 +171,7 @@ class _Loop:
         if self.meter.longest_skip >= self.settings.tolerate:
             raise QkvError(
                 f"Training stopped near step {self.state.step}: loss or gradient was not finite in "
-                f"{self.meter.longest_skip} updates in a row. A lower learning rate, a longer warm-up or precision "
-                "float32 usually helps."
+                f"{self.meter.longest_skip} updates in a row. {WHAT_HELPS}"
             )
 
     def _evaluate(self) -> bool:
@@ -258,6 +259,8 @@ class _Loop:
         fresh = not self._evaluated()
         if fresh:
             self._evaluate()
+        if self.state.best_step is None and not self.meter.ends_finite:  # there are no better weights than these
+            raise QkvError(f"Training diverged: the loss of step {self.state.step} is not finite. {WHAT_HELPS}")
         if fresh or self.saved_at != self.state.step:
             self._save()
         with self.stopwatch.paused():

@@ -59,6 +59,7 @@ class Meter:
         self.skipped = 0  # updates of the run that were not applied
         self.skipped_in_a_row = 0
         self.longest_skip = 0  # the most that were skipped in a row
+        self.ends_finite = True  # whether the last loss that was read back is
         self._losses: list[Tensor] = []
         self._norms: list[Tensor] = []
         self._counts: list[int] = []
@@ -104,6 +105,7 @@ class Meter:
         if pending.arrived is not None:
             pending.arrived.synchronize()
         losses, norms = pending.numbers.tolist()
+        self.ends_finite = math.isfinite(losses[-1])
         finite = [math.isfinite(norm) for norm in norms]
         for fine in finite:
             self.skipped += not fine
