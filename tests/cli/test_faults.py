@@ -112,7 +112,21 @@ def test_some_rows_are_bad(tmp_path: Path) -> None:
 
 
 def test_standard_input_needs_a_format(tmp_path: Path) -> None:
-    refused(train("-", tmp_path / "out"), "Standard input", "tsv, csv, jsonl, parquet")
+    refused(train("-", tmp_path / "out"), "Standard input", "--format", "tsv, csv, jsonl, parquet")
+
+
+def test_a_name_that_tells_no_format(words: Path, tmp_path: Path) -> None:
+    shutil.copy(words, tmp_path / "words.txt")
+    refused(train(tmp_path / "words.txt", tmp_path / "out"), "words.txt", "--format")
+    assert train(tmp_path / "words.txt", tmp_path / "out", "--format", "tsv").code == 0
+
+
+def test_a_table_without_a_header_line(words: Path, tmp_path: Path) -> None:
+    bare = tmp_path / "bare.tsv"
+    bare.write_text(words.read_text().partition("\n")[2])
+    refused(train(bare, tmp_path / "out"), "no column 'word'", "--names")
+    refused(train(bare, tmp_path / "out", "--names", "word,,phonemes"), "'word,,phonemes'", "commas")
+    assert train(bare, tmp_path / "out", "--names", "word, phonemes").code == 0
 
 
 def test_a_table_of_inputs_needs_a_column(model: Path, words: Path) -> None:
@@ -121,7 +135,8 @@ def test_a_table_of_inputs_needs_a_column(model: Path, words: Path) -> None:
 
 def test_inputs_that_are_not_text(model: Path, tmp_path: Path) -> None:
     (tmp_path / "latin.txt").write_bytes("caf\xe9\n".encode("latin-1"))
-    refused(qkv("run", model, "--input", tmp_path / "latin.txt"), "Line 1", "UTF-8")
+    refused(qkv("run", model, "--input", tmp_path / "latin.txt"), "Line 1", "latin.txt", "UTF-8")
+    refused(qkv("run", model, stdin=b"cat\n\xff\n"), "Line 2 of standard input", "UTF-8")
 
 
 # --- choices ----------------------------------------------------------------------------------------------------------
@@ -158,9 +173,7 @@ def test_a_choice_that_there_is_not(option: str, value: str, hint: str, words: P
 
 
 def test_a_number_that_is_none(words: Path, tmp_path: Path) -> None:
-    outcome = train(words, tmp_path / "out", "--steps", "many")
-    assert outcome.code == 2
-    assert "--steps" in outcome.complaint
+    refused(train(words, tmp_path / "out", "--steps", "many"), "--steps", "--help")
 
 
 def test_a_metric_needs_something_to_measure(words: Path, tmp_path: Path) -> None:
@@ -186,6 +199,28 @@ def test_texts_and_a_file_at_once(model: Path, words: Path) -> None:
 
 def test_targets_must_match_texts(model: Path) -> None:
     refused(qkv("look", model, "cat", "dog", "--target", "K AE T"), "2 texts and 1 target")
+
+
+def test_a_look_at_nothing(model: Path, tmp_path: Path) -> None:
+    refused(qkv("look", model, "cat", " ", "--html", tmp_path / "look.html"), "not blank")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_image_that_is_not_called_png(model: Path, tmp_path: Path) -> None:
+    refused(qkv("look", model, "cat", "--png", tmp_path / "look.jpg"), "look.png, not", "look.jpg")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("texts", "page"), [(["cat"], "look.png"), (["cat", "dog"], "look-2.png")])
+def test_a_page_and_an_image_of_one_name(texts: list[str], page: str, model: Path, tmp_path: Path) -> None:
+    refused(qkv("look", model, *texts, "--html", tmp_path / page, "--png", tmp_path / "look.png"), page, "two files")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_training_that_diverges(words: Path, tmp_path: Path) -> None:
+    outcome = train(words, tmp_path / "out", "--hold-out", "0", "--learning-rate", "1e30", "--warmup", "1")
+    refused(outcome, "diverged", "learning rate")
+    assert "Finished" not in outcome.err
 
 
 # --- a run that is there, or is not -----------------------------------------------------------------------------------

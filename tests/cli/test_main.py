@@ -11,7 +11,7 @@ import qkv as package
 from tests.cli.command import qkv
 from tests.cli.shell import commands, paste
 
-VERBS = [["train", "text-to-text"], ["run"], ["look"], ["models"]]
+VERBS = [["train"], ["train", "text-to-text"], ["run"], ["look"], ["models"]]
 
 
 def example(verb: list[str]) -> list[str]:
@@ -49,6 +49,31 @@ def test_an_unknown_verb_is_answered_with_the_nearest() -> None:
     outcome = qkv("modles")
     assert outcome.code == 2
     assert "models" in outcome.complaint
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["run"], "qkv: Missing argument 'model'. See qkv run --help."),
+        (["models", "--nope"], "qkv: No such option: --nope. See qkv models --help."),
+        (["train", "text-to-text"], "qkv: Missing option '--data'. See qkv train text-to-text --help."),
+        (["run", "m", "--beams", "0"], "See qkv run --help."),
+    ],
+)
+def test_a_mistyped_command_is_one_line_that_says_where_to_look(arguments: list[str], said: str) -> None:
+    outcome = qkv(*arguments)
+    assert outcome.code == 2
+    assert outcome.err.count("\n") == 1
+    assert outcome.err.startswith("qkv: ")
+    assert said in outcome.err
+
+
+@pytest.mark.parametrize(("verb", "usage"), [("run", "[TEXT]..."), ("look", "TEXT")])
+def test_the_usage_names_texts_once(verb: str, usage: str) -> None:
+    first = qkv(verb, "--help").out.splitlines()[0]
+    assert usage in first
+    assert first.count("TEXT") == 1
+    assert "......" not in first.replace(" ", "")
 
 
 def test_without_a_verb_the_help_is_shown() -> None:

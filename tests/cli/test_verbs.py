@@ -91,8 +91,17 @@ def test_outputs_come_one_a_line_in_order_however_they_are_asked_for(model: Path
     assert "".join(reversed(one_by_one)) == given.out
 
 
-def test_a_blank_line_keeps_its_place(model: Path) -> None:
-    assert well(qkv("run", model, stdin="cat\n\ndog\n")).out.count("\n") == 3
+def test_a_blank_line_is_answered_by_a_blank_line(model: Path) -> None:
+    cat, blank, dog = well(qkv("run", model, stdin="cat\n \ndog\n")).out.splitlines()
+    assert blank == ""
+    assert well(qkv("run", model, "cat", "dog")).out.splitlines() == [cat, dog]
+    assert well(qkv("run", model, stdin="\n\n")).out == "\n\n"
+
+
+def test_a_table_of_inputs_may_have_no_header_line(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "words.tsv").write_text("1\tcat\n2\tdog\n")
+    named = qkv("run", model, "--input", tmp_path / "words.tsv", "--names", "number, word", "--source", "word")
+    assert well(named).out == well(qkv("run", model, "cat", "dog")).out
 
 
 def test_several_outputs_are_numbered_and_ranked(model: Path) -> None:

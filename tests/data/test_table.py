@@ -158,7 +158,7 @@ def test_standard_input(monkeypatch):
     pipe("")
     with pytest.raises(QkvError, match="no rows in standard input"):
         read_table("-", format="jsonl")
-    with pytest.raises(QkvError, match="name one of tsv"):
+    with pytest.raises(QkvError, match="give --format.* one of tsv"):
         read_table("-")
 
 

@@ -33,6 +33,13 @@ def look_at(
         raise QkvError(
             f"There are {len(texts)} texts and {len(targets)} targets: each text needs one, or none has any."
         )
+    if blank := [text for text in texts if not text.strip()]:
+        raise QkvError(f"There is nothing to look at in {blank[0]!r}: give texts that are not blank.")
+    images = [] if png is None else numbered(Path(png), len(texts))
+    if png is not None and Path(png).suffix.lower() != ".png":
+        raise QkvError(f"An image is written as PNG: name it {Path(png).with_suffix('.png')}, not {png}.")
+    if html is not None and Path(html).resolve() in [image.resolve() for image in images]:
+        raise QkvError(f"The page and the image cannot both be {html}: name two files.")
     source, target = model.source_tokenizer, model.target_tokenizer
     if targets is None:
         records = [record_text(model.model, text, source, target) for text in texts]
@@ -45,9 +52,9 @@ def look_at(
             records.append(replace(record, source=text, target=wanted))
     if html is not None:
         write_page(records, Path(html))
-    if png is not None:
-        for record, file in zip(records, numbered(Path(png), len(records)), strict=True):
-            write_png(draw_record(record), file)
+    if images:
+        for record, image in zip(records, images, strict=True):
+            write_png(draw_record(record), image)
     return records
 
 

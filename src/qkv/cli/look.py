@@ -10,7 +10,7 @@ from qkv.errors import QkvError
 
 def look(
     model: Annotated[Path, typer.Argument(help="Model folder, such as `qkv train` leaves.")],
-    texts: Annotated[list[str], typer.Argument(help="Texts, each an input of its own.", metavar="TEXT...")],
+    texts: Annotated[list[str], typer.Argument(help="Texts, each an input of its own.", metavar="TEXT")],
     html: Annotated[Path | None, typer.Option(help="Page to write; look.html where --png is not given either.")] = None,
     png: Annotated[Path | None, typer.Option(help="Image to write, numbered where there are several texts.")] = None,
     target: Annotated[

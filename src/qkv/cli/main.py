@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -42,17 +42,33 @@ def every_verb(
     """Every transformer, from one set of parts: train one on your own data, run it, look into it."""
 
 
+# What BadParameter is a kind of, as is every error of typing a command; typer gives it no name of its own.
+UsageError: type[Exception] = typer.BadParameter.__mro__[1]
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the exit code is 0, 2 for what a person can mend, 130 after Ctrl-C and 143 after SIGTERM."""
     try:
-        app(arguments, prog_name="qkv")
+        code = app(arguments, prog_name="qkv", standalone_mode=False)  # the code of a typer.Exit, else None
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
+    except UsageError as error:
+        return complain_of_usage(error)
     except QkvError as error:
         return complain(str(error))
     except OSError as error:  # what no room foresaw: standard output on a full disk
         return complain(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}.")
-    return 0
+    return code or 0
+
+
+def complain_of_usage(error: Any) -> int:
+    """One line that ends with where to look; a command that was given nothing shows its whole help."""
+    message = error.format_message()
+    if message.startswith("Usage:"):
+        print(message, file=sys.stderr)
+        return 2
+    command = error.ctx.command_path if error.ctx is not None else "qkv"
+    return complain(f"{message}{'' if message.endswith(('.', '?')) else '.'} See {command} --help.")
 
 
 def complain(message: str) -> int:

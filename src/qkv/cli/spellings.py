@@ -50,6 +50,16 @@ def sizes_of(family: str, spelled: str, dropout: float | None = None) -> dict[st
     return values if dropout is None else {**values, "dropout": dropout}
 
 
+def names_of(spelled: str) -> list[str] | None:
+    """`word,phonemes` or `word, phonemes`, as a list; None where nothing is said."""
+    if not spelled:
+        return None
+    names = [name.strip() for name in spelled.split(",")]
+    if not all(names):
+        raise QkvError(f"The column names {spelled!r} should be spelled with commas between them: word,phonemes.")
+    return names
+
+
 def number(name: str, value: str) -> int | float:
     for read in (int, float):
         try:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from qkv.api.pairs import Pair
     from qkv.generate.text import TextToText
 
-train = typer.Typer(help="Train a model on your own data.", no_args_is_help=True, rich_markup_mode=None)
+train = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
 EXAMPLES_SHOWN = 5
 DECODED = 200  # held-out sources that are decoded for metrics at each evaluation
@@ -27,7 +27,14 @@ Out = Annotated[Path, typer.Option(help="Folder for the model and the history of
 
 @train.callback()
 def every_task() -> None:
-    """Train a model on your own data."""
+    """Train a model on your own data: one command for each kind of task.
+
+    \b
+    Example:
+      printf 'word\\tphonemes\\ncat\\tK AE T\\ndog\\tD AO G\\n' > few.tsv
+      qkv train text-to-text --data few.tsv --source word --target phonemes \\
+        --size width=32,layers=1 --steps 20 --out runs/few
+    """
 
 
 @train.command("text-to-text")
@@ -100,7 +107,7 @@ def text_to_text(
     from qkv.api.pairs import read_pairs
     from qkv.api.scores import Scores, find_metric
     from qkv.api.training import train_text_to_text
-    from qkv.cli.spellings import sizes_of, tokenizers_of
+    from qkv.cli.spellings import names_of, sizes_of, tokenizers_of
     from qkv.data.plan import TokenBudget
     from qkv.train.interrupts import Interrupted
     from qkv.train.objectives.sequence_to_sequence import SequenceToSequenceLoss
@@ -128,9 +135,7 @@ def text_to_text(
     tokenizers = tokenizers_of(tokenizer, source_tokenizer, target_tokenizer)
     sizes = sizes_of(family, size, dropout)
     reporter = Reporter()
-    read = partial(
-        read_pairs, source=source, target=target, names=names.split(",") if names else None, say=reporter.say
-    )
+    read = partial(read_pairs, source=source, target=target, names=names_of(names), say=reporter.say)
     pairs = read(data, format=format)
     held: list[Pair] = []
     if valid is not None:

@@ -148,7 +148,9 @@ def read_csv(stream: BinaryIO, file: str, names: Sequence[str] | None) -> Iterat
 def read_jsonl(stream: BinaryIO, file: str, names: Sequence[str] | None) -> Iterator[Record]:
     """One JSON object a line, its keys the column names."""
     if names is not None:
-        raise QkvError(f"{file} holds JSON objects, which name their own columns: give no column names for it.")
+        raise QkvError(
+            f"{file} holds JSON objects, which name their own columns: give no --names (in Python, names=) for it."
+        )
     for line, content in enumerate(stream, start=1):
         if line == 1:
             content = content.removeprefix(BYTE_ORDER_MARK)
@@ -168,7 +170,9 @@ def read_jsonl(stream: BinaryIO, file: str, names: Sequence[str] | None) -> Iter
 def read_parquet(stream: BinaryIO, file: str, names: Sequence[str] | None) -> Iterator[Record]:
     """Rows of a parquet file, numbered from 1; needs the extra `qkv[parquet]`."""
     if names is not None:
-        raise QkvError(f"{file} is a parquet file, which names its own columns: give no column names for it.")
+        raise QkvError(
+            f"{file} is a parquet file, which names its own columns: give no --names (in Python, names=) for it."
+        )
     try:
         import pyarrow
         from pyarrow import parquet

@@ -78,7 +78,10 @@ def data_files(path: str, format: str | None) -> Iterator[str]:
     """The files to read: the path itself, or what a folder holds in files of a known format."""
     if path == STANDARD_INPUT:
         if format is None:
-            raise QkvError(f"Standard input has no file name to tell its format: name one of {', '.join(READERS)}.")
+            raise QkvError(
+                "Standard input has no file name to tell its format: give --format (in Python, format=), "
+                f"one of {', '.join(READERS)}."
+            )
         yield path
     elif Path(path).is_dir():
         wanted = set(READERS) if format is None else {format}
@@ -99,7 +102,7 @@ def file_format(file: str) -> str:
             raise QkvError(f"There is no file {file}: give the path of an existing file.")
         raise QkvError(
             f"The name of {file} tells no known format: it should end in {', '.join(SUFFIXES)} "
-            f"(with .gz or .xz if compressed), or name the format."
+            f"(with .gz or .xz if compressed), or give --format (in Python, format=)."
         )
     return found
 
@@ -128,7 +131,8 @@ def read_file(file: str, format: str, names: Sequence[str] | None, table: Table)
         raise QkvError(f"There are no rows in {shown}: it is empty or has nothing but a header line.")
     absent = [column for column in table.columns if column not in seen]
     if seen and absent:
-        hint = "; name the columns if it has no header line" if format in ("tsv", "csv") and names is None else ""
+        bare = "; if it has no header line, give --names (in Python, names=)"
+        hint = bare if format in ("tsv", "csv") and names is None else ""
         raise QkvError(f"{no_such_column(shown, absent[0], list(seen))}{hint}.")
 
 
