@@ -229,10 +229,19 @@ def test_tokenizer_made_elsewhere(tmp_path):
     assert tokenizer.decode([2, 1, 9, 3, 1]) == "hello world"
 
 
-def test_tokenizer_without_specials_is_refused(tmp_path):
+def test_a_role_that_is_absent_is_named_by_who_needs_it(tmp_path):
     Tokenizer(models.WordLevel({"a": 0, "<unk>": 1}, unk_token="<unk>")).save(str(tmp_path / "tokenizer.json"))
-    with pytest.raises(QkvError, match=r"tokenizer.json cannot be used. The tokenizer has no pad token.*<pad>"):
-        TextTokenizer.load(tmp_path / "tokenizer.json")
+    tokenizer = TextTokenizer.load(tmp_path / "tokenizer.json")
+    assert tokenizer.unknown == 1
+    assert not tokenizer.has("pad")
+    for role in ("pad", "start", "end", "mask", "classifier", "separator"):
+        with pytest.raises(QkvError, match=f"no {role} token"):
+            getattr(tokenizer, role)
+    assert tokenizer.with_roles(pad="a").pad == 0
+    with pytest.raises(QkvError, match="no role 'padding'"):
+        tokenizer.with_roles(padding="a")
+    with pytest.raises(QkvError, match="'b' as pad"):
+        tokenizer.with_roles(pad="b")
 
 
 def test_a_copy_for_another_process_cuts_the_same() -> None:

@@ -1,55 +1,59 @@
-"""Text to ids and back: one wrapper around `tokenizers.Tokenizer`, with seven ways of cutting text.
+"""Text to ids and back: one wrapper around `tokenizers.Tokenizer`, for those trained here and for published ones.
 
-The wrapper never adds special tokens (batches do, in `pairs.py`), and text that happens to spell one stays text.
+Unless it is asked to, the wrapper adds no special tokens, and text that happens to spell one stays text.
 """
 
 import hashlib
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from tokenizers import Tokenizer, models
 
-from qkv.data.token_kinds import BYTE_SPELLINGS, KINDS
+from qkv.data.encoding import Encoding, Limit, NotText, encodings_of, limited, twin
+from qkv.data.token_kinds import KINDS
+from qkv.data.token_labels import from_byte_level, readable
+from qkv.data.token_roles import STANDS_IN, USUAL_NAMES, TokenizerNotes, cleaned_up, found_roles
+from qkv.data.tokenizer_files import notes_file, read_object, read_tokenizer_file, write_tokenizer_file
 from qkv.errors import QkvError
 
-# The first name that a tokenizer knows is taken; ours are first, then those of well-known published tokenizers.
-SPECIAL_NAMES = {
-    "pad": ("<pad>", "[PAD]", "<|pad|>"),
-    "start": ("<s>", "[CLS]", "[BOS]", "<bos>", "<|startoftext|>"),
-    "end": ("</s>", "[SEP]", "[EOS]", "<eos>", "<|endoftext|>"),
-    "unknown": ("<unk>", "[UNK]", "<|unk|>"),
-}
-BYTE_OF = {spelling: byte for byte, spelling in enumerate(BYTE_SPELLINGS)}
 ENCODED_AT_ONCE = 8192  # texts; bounds what the library holds beside the ids
 
 
 class TextTokenizer:
-    """A vocabulary and the way to cut text into it. In those made here `<pad>`=0, `<s>`=1, `</s>`=2 and `<unk>`=3."""
+    """A vocabulary and the way to cut text into it. In those made here `<pad>`=0, `<s>`=1, `</s>`=2 and `<unk>`=3.
 
-    def __init__(self, tokenizer: Tokenizer):
-        """Wrap a tokenizer made anywhere, so long as its special tokens can be found under a usual name."""
+    The roles `pad`, `start`, `end`, `unknown`, `mask`, `classifier` and `separator` are ids. A published tokenizer may
+    lack some: `has` tells, and asking for one that is not there raises. Where there is no start or end, as in BERT's,
+    the classifier and the separator stand in for them.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, notes: TokenizerNotes | None = None):
+        """Wrap a tokenizer made anywhere; `notes` name its special tokens where they have no usual name."""
         vocabulary = tokenizer.get_vocab(with_added_tokens=True)
-        found = {}
-        for role, names in SPECIAL_NAMES.items():
-            known = [name for name in names if name in vocabulary]
-            if not known:
-                raise QkvError(f"The tokenizer has no {role} token: it should know one of {' '.join(names)}.")
-            found[role] = known[0]
+        if not vocabulary:
+            raise QkvError("The tokenizer has no tokens at all, so it cannot cut any text.")
         tokenizer.no_padding()
         tokenizer.no_truncation()
         tokenizer.encode_special_tokens = True  # a text that spells a special token is cut like any other text
+        self.notes = notes or TokenizerNotes()
+        self.roles: dict[str, str] = found_roles(vocabulary, self.notes.roles)
+        self.size: int = self.notes.known or max(vocabulary.values()) + 1
+        self.cleans_up = self.notes.clean_up and not isinstance(tokenizer.model, models.BPE)
         self._tokenizer = tokenizer
         self._with_dropout: dict[float, Tokenizer] = {}
-        self._specials = {vocabulary[name]: name for name in found.values()}
-        self.pad: int = vocabulary[found["pad"]]
-        self.start: int = vocabulary[found["start"]]
-        self.end: int = vocabulary[found["end"]]
-        self.unknown: int = vocabulary[found["unknown"]]
-        self.size: int = max(vocabulary.values()) + 1
+        self._obeying: Tokenizer | None = None
+        self._ids = {role: vocabulary[token] for role, token in self.roles.items()}
+        added = tokenizer.get_added_tokens_decoder().items()
+        self._specials = {number for number, token in added if token.special} | set(self._ids.values())
+        # What no text may give. A name of one character is no name: some CLIP tokenizers pad with an exclamation mark.
+        self._never_text = {token for token in self._specials if len(tokenizer.id_to_token(token) or "") > 1}
+        self._never_text.discard(self._ids.get("unknown", -1))
 
-    def __reduce__(self) -> tuple[type["TextTokenizer"], tuple[Tokenizer]]:
+    def __reduce__(self) -> tuple[type["TextTokenizer"], tuple[Tokenizer, TokenizerNotes]]:
         """For other processes: the library's own copy forgets that texts may not spell special tokens."""
-        return type(self), (self._tokenizer,)
+        return type(self), (self._tokenizer, self.notes)
 
     def __repr__(self) -> str:
         return f"TextTokenizer({type(self._tokenizer.model).__name__}, {self.size} tokens)"
@@ -68,49 +72,168 @@ class TextTokenizer:
 
     @classmethod
     def load(cls, file: Path) -> "TextTokenizer":
-        """Read a `tokenizer.json`, ours or one made elsewhere."""
+        """Read a `tokenizer.json` that was saved here or made elsewhere, with the notes beside it if there are any.
+
+        The folder of a published model may hold its tokenizer in other files: `published_tokenizer.read_tokenizer`.
+        """
+        tokenizer = read_tokenizer_file(Path(file))
         try:
-            content = Path(file).read_text(encoding="utf-8")
-        except UnicodeDecodeError as error:
-            raise QkvError(f"{file} is not a tokenizer file: it is not text.") from error
-        except OSError as error:
-            raise QkvError(f"The tokenizer file {file} cannot be read: {error.strerror}.") from error
-        with _LibraryErrors(f"{file} is not a whole tokenizer file"):
-            tokenizer = Tokenizer.from_str(content)
-        try:
-            return cls(tokenizer)
+            return cls(tokenizer, TokenizerNotes.from_published(read_object(notes_file(Path(file)))))
         except QkvError as error:
             raise QkvError(f"{file} cannot be used. {error}") from error
 
     def save(self, file: Path) -> None:
-        """Write `tokenizer.json` as the tokenizers library does."""
-        try:
-            Path(file).write_text(self._tokenizer.to_str(pretty=True), encoding="utf-8")
-        except OSError as error:
-            raise QkvError(f"The tokenizer file {file} cannot be written: {error.strerror}.") from error
+        """Write `tokenizer.json` as the tokenizers library does, and `tokenizer_config.json` with the roles beside it.
 
-    def encode(self, texts: Sequence[str], *, subword_dropout: float = 0.0) -> list[list[int]]:
-        """The ids of each text, without special tokens, computed on all cores.
+        Other libraries open such a folder with the same roles.
+        """
+        write_tokenizer_file(Path(file), self._tokenizer, self.notes, self.roles)
+
+    def with_roles(self, **tokens: str) -> "TextTokenizer":
+        """The same tokenizer with other tokens for some roles: T5 decodes from its padding, `start="<pad>"`."""
+        for role in tokens:
+            if role not in USUAL_NAMES:
+                raise QkvError(f"There is no role {role!r}: the roles are {', '.join(USUAL_NAMES)}.")
+        return type(self)(self._tokenizer, replace(self.notes, roles=self.roles | tokens))
+
+    def has(self, role: str) -> bool:
+        return role in self._ids or STANDS_IN.get(role) in self._ids
+
+    def role(self, role: str) -> int:
+        """The id of the token with this role."""
+        for name in (role, STANDS_IN.get(role, role)):
+            if name in self._ids:
+                return self._ids[name]
+        usual = (*USUAL_NAMES[role], *USUAL_NAMES.get(STANDS_IN.get(role, ""), ()))
+        raise QkvError(f"The tokenizer has no {role} token: name one of its tokens for it, or add one of {usual}.")
+
+    @property
+    def pad(self) -> int:
+        return self.role("pad")
+
+    @property
+    def start(self) -> int:
+        return self.role("start")
+
+    @property
+    def end(self) -> int:
+        return self.role("end")
+
+    @property
+    def unknown(self) -> int:
+        return self.role("unknown")
+
+    @property
+    def mask(self) -> int:
+        return self.role("mask")
+
+    @property
+    def classifier(self) -> int:
+        return self.role("classifier")
+
+    @property
+    def separator(self) -> int:
+        return self.role("separator")
+
+    @property
+    def special_ids(self) -> frozenset[int]:
+        """The ids that stand for no text."""
+        return frozenset(self._specials)
+
+    def id_of(self, token: str) -> int:
+        """The id of a token as the vocabulary spells it, such as `<extra_id_0>`."""
+        number: int | None = self._tokenizer.token_to_id(token)
+        if number is None:
+            raise QkvError(f"This tokenizer's vocabulary of {self.size} tokens does not know {token!r}.")
+        return number
+
+    def encode(
+        self, texts: Sequence[str], *, special: bool = False, allow_special: bool = False, subword_dropout: float = 0.0
+    ) -> list[list[int]]:
+        """The ids of each text, computed on all cores.
+
+        With `special` the tokens stand around each text that the model expects there, `[CLS] … [SEP]`. Text that spells
+        a special token stays text unless `allow_special`, which is for text that was put together on purpose.
 
         With `subword_dropout` each merge of a BPE tokenizer is left out with this probability, so that a text is cut
         differently each time [provilkov2020 §3.1]: a regulariser for training. The library draws from a generator that
         cannot be seeded, so two runs see different cuts.
         """
-        tokenizer = self._dropping(subword_dropout) if subword_dropout else self._tokenizer
+        if subword_dropout and allow_special:
+            raise QkvError("Subword dropout is for training texts, in which no special tokens can be allowed.")
+        tokenizer = self._dropping(subword_dropout) if subword_dropout else self._reader(allow_special)
         ids: list[list[int]] = []
         for first in range(0, len(texts), ENCODED_AT_ONCE):
             some = list(texts[first : first + ENCODED_AT_ONCE])
-            try:
-                encodings = tokenizer.encode_batch_fast(some, add_special_tokens=False)
-            except TypeError as error:
-                raise QkvError(f"Only text can be encoded, and {first_not_text(some)!r} is no valid text.") from error
-            ids.extend(encoding.ids for encoding in encodings)
-        names = list(self._specials.values())
-        for place, text in enumerate(texts):
-            if any(name in text or name in text.lower() for name in names):
-                # Where the name is a whole word of the text, the vocabulary knows it: not by this door.
-                ids[place] = [self.unknown if token in self._specials else token for token in ids[place]]
+            with NotText(some):
+                encodings = tokenizer.encode_batch_fast(some, add_special_tokens=special)
+            ids.extend(list(self._admitted(one.ids, one.special_tokens_mask, allow_special)) for one in encodings)
         return ids
+
+    def encodings(
+        self, texts: Sequence[str], *, special: bool = True, allow_special: bool = False, limit: Limit | None = None
+    ) -> list[Encoding]:
+        """Each text with its segments, places and words, and with special tokens around it unless told otherwise.
+
+        Where `limit` asks for overlapping windows a text may give several encodings: `row` tells which text it is.
+        """
+        return self._encodings(list(texts), special, allow_special, limit)
+
+    def encode_pairs(
+        self,
+        first: Sequence[str],
+        second: Sequence[str],
+        *,
+        special: bool = True,
+        allow_special: bool = False,
+        limit: Limit | None = None,
+    ) -> list[Encoding]:
+        """Two texts as one row: `[CLS] question [SEP] paragraph [SEP]`, segment 0 and segment 1."""
+        if len(first) != len(second):
+            raise QkvError(f"Pairs need as many first texts as second, but there are {len(first)} and {len(second)}.")
+        return self._encodings(list(zip(first, second, strict=True)), special, allow_special, limit, pairs=True)
+
+    def encode_words(
+        self, rows: Sequence[Sequence[str]], *, special: bool = True, limit: Limit | None = None
+    ) -> list[Encoding]:
+        """Texts that are cut into words already, as tagged texts are: `words` and `offsets` count by these words."""
+        return self._encodings([list(words) for words in rows], special, False, limit, words=True)
+
+    def _encodings(
+        self,
+        inputs: list[Any],
+        special: bool,
+        allow_special: bool,
+        limit: Limit | None,
+        *,
+        pairs: bool = False,
+        words: bool = False,
+    ) -> list[Encoding]:
+        tokenizer = self._reader(allow_special)
+        if limit is not None:
+            tokenizer = limited(tokenizer, limit, special, pairs)
+        windows = limit is not None and limit.stride is not None
+        with NotText([text for one in inputs for text in (one if pairs or words else (one,))]):
+            found = list(encodings_of(tokenizer, inputs, special=special, words=words, windows=windows))
+        return [replace(one, ids=tuple(self._admitted(one.ids, one.special, allow_special))) for one in found]
+
+    def _admitted(self, ids: Sequence[int], added: Sequence[int], allow_special: bool) -> Sequence[int]:
+        """The ids as they are, but what text may not give is unknown: special tokens by the back door of a vocabulary
+        that holds their names as words, and pieces that the model has no row for."""
+        if not allow_special and not self._never_text.isdisjoint(ids):
+            pairs = zip(ids, added, strict=True)
+            ids = [self.unknown if token in self._never_text and not mark else token for token, mark in pairs]
+        if self.notes.known is not None:
+            ids = [token if token < self.notes.known else self.unknown for token in ids]
+        return ids
+
+    def _reader(self, allow_special: bool) -> Tokenizer:
+        if not allow_special:
+            return self._tokenizer
+        if self._obeying is None:
+            self._obeying = twin(self._tokenizer)
+            self._obeying.encode_special_tokens = False
+        return self._obeying
 
     def _dropping(self, rate: float) -> Tokenizer:
         """A copy of the tokenizer that drops merges, so that encoding without dropout may go on beside it."""
@@ -125,21 +248,31 @@ class TextTokenizer:
             self._with_dropout[rate] = copy
         return self._with_dropout[rate]
 
-    def decode(self, ids: Sequence[int]) -> str:
-        """The text of the ids up to the first `</s>`, special tokens left out."""
+    def decode(self, ids: Sequence[int], *, whole: bool = False, special: bool = False) -> str:
+        """The text of the ids up to the first end token, or of all if `whole`; special tokens only if `special`."""
         ids = self._checked(ids)
-        if self.end in ids:
-            ids = ids[: ids.index(self.end)]
-        return self._tokenizer.decode([token for token in ids if token not in self._specials])
+        if not whole and self.has("end"):
+            begun = 1 if ids[:1] == [self.end] and self.has("start") and self.start == self.end else 0
+            ids = ids[: ids.index(self.end, begun)] if self.end in ids[begun:] else ids
+        if not special:
+            ids = [token for token in ids if token not in self._specials]
+        text: str = self._tokenizer.decode(ids, skip_special_tokens=not special)
+        suffix = getattr(self._tokenizer.model, "end_of_word_suffix", None)
+        if suffix and self._byte_level():
+            text = text.replace(suffix, " ").strip()  # CLIP's, which no decoder of the library takes off
+        return cleaned_up(text) if self.cleans_up else text
 
     def tokens(self, ids: Sequence[int]) -> list[str]:
         """A readable label for each id: `▁` for a space, a character for its bytes, `\\xe2` for part of one."""
         names = [self._tokenizer.id_to_token(token) or "" for token in self._checked(ids)]
-        byte_level = "ByteLevel" in str(self._tokenizer.pre_tokenizer)
+        byte_level = self._byte_level()
         return [
             name if token in self._specials else readable(from_byte_level(name) if byte_level else name)
             for token, name in zip(ids, names, strict=True)
         ]
+
+    def _byte_level(self) -> bool:
+        return "ByteLevel" in str(self._tokenizer.pre_tokenizer)
 
     def fingerprint(self) -> str:
         """A short name for this very vocabulary and way of cutting, equal after saving and loading."""
@@ -151,48 +284,3 @@ class TextTokenizer:
             if not 0 <= token < self.size:
                 raise QkvError(f"The id {token} is not in this tokenizer's vocabulary of {self.size} tokens.")
         return ids
-
-
-class _LibraryErrors:
-    """Turns what the tokenizers library raises into a `QkvError`.
-
-    For a file that it cannot read the library raises a bare `Exception`. Only that very type is turned, so that errors
-    with a type of their own, which are bugs or interruptions, still show as what they are.
-    """
-
-    def __init__(self, what: str):
-        self.what = what
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        if kind is Exception:
-            raise QkvError(f"{self.what}: {error}.") from error
-
-
-def first_not_text(values: Sequence[object]) -> object:
-    """The first value that is no string of whole characters."""
-    for value in values:
-        try:
-            if not isinstance(value, str):
-                return value
-            value.encode()
-        except UnicodeEncodeError:
-            return value
-    return None
-
-
-def from_byte_level(token: str) -> str:
-    """The text behind a byte-level token, with `\\xe2` where a character is cut in the middle."""
-    if any(character not in BYTE_OF for character in token):
-        return token  # not spelled in bytes: a token that was added to the vocabulary by hand
-    return bytes(BYTE_OF[character] for character in token).decode(errors="backslashreplace")
-
-
-def readable(text: str) -> str:
-    """A label that shows what would be invisible on a plot."""
-    text = text.replace(" ", "▁")
-    return "".join(
-        character if character.isprintable() else character.encode("unicode_escape").decode() for character in text
-    )
