@@ -11,13 +11,18 @@ from qkv.parts.context import Context
 
 
 class Stack(nn.Module):
-    """x → bias for all blocks → block after block → final norm, where there is one."""
+    """x → bias for all blocks → block after block → final norm and dropout, where there are any."""
 
     def __init__(
-        self, blocks: Iterable[nn.Module], norm: nn.Module | None = None, bias: nn.Module | None = None
+        self,
+        blocks: Iterable[nn.Module],
+        norm: nn.Module | None = None,
+        bias: nn.Module | None = None,
+        dropout: float = 0.0,
     ) -> None:
         super().__init__()
         self.blocks, self.norm, self.bias = nn.ModuleList(blocks), norm, bias
+        self.dropout = nn.Dropout(dropout)  # after the norm, as in T5 [raffel2020 §2.1]
 
     def forward(self, x: Tensor, ctx: Context) -> Tensor:
         if self.bias is not None:
@@ -25,4 +30,6 @@ class Stack(nn.Module):
             ctx = replace(ctx, bias=self.bias(ctx.tokens, keys))
         for block in self.blocks:
             x = block(x, ctx)
-        return x if self.norm is None else self.norm(x, ctx)
+        if self.norm is not None:
+            x = self.norm(x, ctx)
+        return self.dropout(x)
