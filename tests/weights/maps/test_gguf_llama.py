@@ -1,4 +1,4 @@
-"""Llama in GGUF: a random one that the reference writer wrote comes back with the same logits; a published one answers."""
+"""Llama in GGUF: a random one that the reference writer wrote comes back the same; a published one answers."""
 
 import re
 from pathlib import Path
