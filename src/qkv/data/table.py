@@ -1,18 +1,20 @@
-"""Rows of named text columns from the files people have: TSV, CSV, JSONL, parquet, compressed, a folder, or a pipe.
+"""Rows of named columns from the files people have: TSV, CSV, JSONL, parquet, compressed, a folder, or a pipe.
 
 A real file has bad rows. Each is kept as a `Problem` with its file, line and reason, and the good rows are used; only a
 file with no good row at all is an error.
 """
 
 import difflib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from qkv.data.records import READERS, STANDARD_INPUT, SUFFIXES, Record, format_of, is_unicode, open_bytes
+from qkv.data.columns import SHOWN, Kind, accepts_none, text
+from qkv.data.records import READERS, STANDARD_INPUT, SUFFIXES, Record, format_of, open_bytes
 from qkv.errors import QkvError
 
-SHOWN = 40  # characters of a name or value that a message repeats
+Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -32,13 +34,15 @@ class Table:
     """The good rows, each a dict of the wanted columns, and the problems of the others."""
 
     columns: list[str]
-    rows: list[dict[str, str]] = field(default_factory=list)
+    kinds: Mapping[str, Kind] = field(default_factory=dict)  # what a column holds where that is not plain text
+    check: Callable[[Row], str] = lambda row: ""  # why a row is bad whose columns are good each for itself, or ""
+    rows: list[Row] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
 
     def __len__(self) -> int:
         return len(self.rows)
 
-    def column(self, name: str) -> list[str]:
+    def column(self, name: str) -> list[Any]:
         """All the values of one column, in row order."""
         if name not in self.columns:
             raise QkvError(f"{no_such_column('The table', name, self.columns)}.")
@@ -49,14 +53,17 @@ def read_table(
     path: str | Path,
     columns: Sequence[str] | None = None,
     *,
+    kinds: Mapping[str, Kind] | None = None,
+    check: Callable[[Row], str] = lambda row: "",
     names: Sequence[str] | None = None,
     format: str | None = None,
 ) -> Table:
     """Read a file, every data file of a folder (in name order), or standard input (`-`, with its `format`).
 
     `columns` are the columns wanted, all that the first good row has if not given; a row must have text in each of
-    them. `names` names the columns of a TSV or CSV file without a header line. `format` is one of tsv, csv, jsonl and
-    parquet, and is taken from the file's name if not given.
+    them, or what its entry in `kinds` asks for; `check` tells what is wrong with a row as a whole. `names` names the
+    columns of a TSV or CSV file without a header line. `format` is one of tsv, csv, jsonl and parquet, and is taken from
+    the file's name if not given.
     """
     if format is not None and format not in READERS:
         raise QkvError(
@@ -64,7 +71,7 @@ def read_table(
         )
     if names is not None and len(set(names)) != len(names):
         raise QkvError(f"The column names {', '.join(names)} are not all different.")
-    table = Table(list(columns) if columns is not None else [])
+    table = Table(list(columns) if columns is not None else [], kinds or {}, check)
     for file in data_files(str(path), format):
         read_file(file, format or file_format(file), names, table)
     if not table.rows:
@@ -119,36 +126,39 @@ def read_file(file: str, format: str, names: Sequence[str] | None, table: Table)
                 table.columns = list(record.values)
             if missed and not record.reason:
                 seen.update(dict.fromkeys(record.values))
-                missed = any(column not in record.values for column in table.columns)
+                missed = any(column not in record.values for column in needed(table))
                 if missed and format != "jsonl":  # the other formats have the same columns in every row
                     break
-            reason = record.reason or problem_of(record, table.columns)
+            row, reason = good_row(record, table)
             if reason:
                 table.problems.append(Problem(shown, record.line, reason))
             else:
-                table.rows.append({column: record.values[column] for column in table.columns})
+                table.rows.append(row)
     if not seen and len(table.rows) + len(table.problems) == before:
         raise QkvError(f"There are no rows in {shown}: it is empty or has nothing but a header line.")
-    absent = [column for column in table.columns if column not in seen]
+    absent = [column for column in needed(table) if column not in seen]
     if seen and absent:
         bare = "; if it has no header line, give --names (in Python, names=)"
         hint = bare if format in ("tsv", "csv") and names is None else ""
         raise QkvError(f"{no_such_column(shown, absent[0], list(seen))}{hint}.")
 
 
-def problem_of(record: Record, columns: Sequence[str]) -> str:
-    """Why a record is no good row, or an empty string."""
-    for column in columns:
-        if column not in record.values or record.values[column] is None:
-            return f"the column {column!r} is missing"
-        value = record.values[column]
-        if not isinstance(value, str):
-            return f"the column {column!r} holds {str(value)[:SHOWN]} ({type(value).__name__}), not text"
-        if not value.strip():
-            return f"the column {column!r} is empty"
-        if not is_unicode(value):
-            return f"the column {column!r} holds half of a surrogate pair, which is no character"
-    return ""
+def needed(table: Table) -> list[str]:
+    """The columns that no row may do without."""
+    return [column for column in table.columns if not accepts_none(table.kinds.get(column, text))]
+
+
+def good_row(record: Record, table: Table) -> tuple[Row, str]:
+    """The wanted columns of a record, and why it is no good row, or an empty string."""
+    row: Row = {}
+    if record.reason:
+        return row, record.reason
+    for column in table.columns:
+        try:
+            row[column] = table.kinds.get(column, text)(record.values.get(column))
+        except ValueError as error:
+            return row, f"the column {column!r} {error}"
+    return row, table.check(row)
 
 
 def no_such_column(where: str, name: str, columns: Sequence[str]) -> str:
