@@ -27,6 +27,15 @@ class Size:
     to_theirs: Callable[[Any], Any] = lambda value: value
 
 
+@dataclass(frozen=True)
+class Together:
+    """Keys of theirs that say several sizes of ours together, read and written as one."""
+
+    theirs: frozenset[str]
+    read: Callable[[Mapping[str, Any]], dict[str, Any]]  # the whole configuration -> our sizes by name
+    write: Callable[[Any], dict[str, Any]]  # our sizes -> their keys
+
+
 ACTIVATIONS = {
     "gelu_new": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
@@ -95,6 +104,7 @@ class ConfigMap:
     fixed_by_default: Mapping[str, tuple[Any, ...]]  # the same, where an absent key means what we have
     other: frozenset[str] = frozenset()  # about other things, in this family
     same: tuple[tuple[str, str], ...] = ()  # a second name for a size, which must agree with it where it is there
+    together: tuple[Together, ...] = ()
     complete: Callable[[dict[str, Any]], dict[str, Any]] = lambda sizes: sizes  # fills in what follows from the rest
 
     def read(self, config: Mapping[str, Any]) -> dict[str, Any]:
@@ -109,15 +119,21 @@ class ConfigMap:
             if config.get(second) is not None and config[second] != config.get(first):
                 raise QkvError(f"The config.json has {first} {config.get(first)!r} but {second} {config[second]!r}.")
         known = {*(size.theirs for size in self.sizes), *self.fixed, *by_default, *ABOUT_OTHER_THINGS, *self.other}
-        known |= {second for second, _ in self.same}
+        known |= {second for second, _ in self.same}.union(*(keys.theirs for keys in self.together))
         if unknown := sorted(set(config) - known):
             listed = ", ".join(unknown)
             raise QkvError(f"The config.json has keys that could change what {self.name} computes: {listed}.")
         if absent := [size.theirs for size in self.sizes if size.absent is REQUIRED and size.theirs not in config]:
             raise QkvError(f"The config.json lacks {', '.join(sorted(absent))}.")
-        return self.complete({size.ours: size.to_ours(config.get(size.theirs, size.absent)) for size in self.sizes})
+        sizes = {size.ours: size.to_ours(config.get(size.theirs, size.absent)) for size in self.sizes}
+        for keys in self.together:
+            sizes |= keys.read(config)
+        return self.complete(sizes)
 
     def write(self, sizes: Any) -> dict[str, Any]:
         """Their `config.json` for our sizes."""
         fixed = {key: meant[0] for key, meant in {**self.fixed, **self.fixed_by_default}.items()}
-        return fixed | {size.theirs: size.to_theirs(getattr(sizes, size.ours)) for size in self.sizes}
+        written = fixed | {size.theirs: size.to_theirs(getattr(sizes, size.ours)) for size in self.sizes}
+        for keys in self.together:
+            written |= keys.write(sizes)
+        return written

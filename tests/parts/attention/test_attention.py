@@ -236,6 +236,12 @@ def test_heads_that_do_not_fit_are_an_error() -> None:
         Attention(WIDTH, 5)
 
 
+@pytest.mark.parametrize(("bias", "out_bias", "biased"), [(False, True, {"out.bias"}), (True, None, None)])
+def test_the_answer_may_have_a_bias_where_the_queries_have_none(bias, out_bias, biased) -> None:
+    names = {name for name in Attention(12, 3, bias=bias, out_bias=out_bias).state_dict() if name.endswith("bias")}
+    assert names == (biased or {"out.bias", *(f"project.{part}.bias" for part in ("query", "key", "value"))})
+
+
 def test_saved_names_are_those_of_the_maps() -> None:
     assert set(Attention(WIDTH, HEADS).state_dict()) == {
         *(f"project.{part}.{kind}" for part in ("query", "key", "value") for kind in ("weight", "bias")),

@@ -26,6 +26,7 @@ class HeadOptions(TypedDict, total=False):
     key_width: int | None  # None: width / heads
     value_width: int | None  # None: as wide as a key
     bias: bool
+    out_bias: bool | None  # of W^O; None: as `bias`
     dropout: float  # on the attention weights
     scale: float | None  # None: 1/√key_width
     visibility: Rule | None  # None: everything; the context narrows it further
@@ -48,6 +49,7 @@ class MultiHead(nn.Module):
         key_width: int | None = None,
         value_width: int | None = None,
         bias: bool = True,
+        out_bias: bool | None = None,
         dropout: float = 0.0,
         scale: float | None = None,
         visibility: Rule | None = None,
@@ -66,7 +68,7 @@ class MultiHead(nn.Module):
         self.value_size = self.key_value_heads * self.value_width
         self.scale, self.dropout, self.kernel = scale, dropout, kernel
         self.visibility = visibility or Everything()
-        self.out = nn.Linear(heads * self.value_width, width, bias=bias)
+        self.out = nn.Linear(heads * self.value_width, width, bias=bias if out_bias is None else out_bias)
         nn.init.xavier_uniform_(self.out.weight)
 
     def attend(
