@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from qkv.errors import QkvError
-from qkv.files import copy_into, write_json, write_tensors, write_whole
+from qkv.files import copy_into, read_notes, read_tensors, write_json, write_tensors, write_whole
 
 
 def test_makes_the_folder_and_leaves_only_the_file(tmp_path):
@@ -53,3 +53,18 @@ def test_tensors_can_be_read_by_whom_other_files_can_be_read(tmp_path):
 def test_whole_numbers_do_not_pass_for_weights():
     with pytest.raises(QkvError, match=r"int64.*float32"):
         copy_into({"x": torch.zeros(2)}, {"x": torch.zeros(2, dtype=torch.int64)}, "file")
+
+
+def test_notes_stand_beside_the_tensors(tmp_path):
+    write_tensors(tmp_path / "a.safetensors", {"x": torch.ones(2)}, {"config": "abc"})
+    assert read_notes(tmp_path / "a.safetensors") == {"config": "abc", "format": "pt"}
+    assert torch.equal(read_tensors(tmp_path / "a.safetensors")["x"], torch.ones(2))
+
+
+@pytest.mark.parametrize("read", [read_tensors, read_notes])
+def test_what_is_no_file_of_tensors_is_said(tmp_path, read):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "text").write_text("words")
+    for name, said in (("folder", "is a folder"), ("text", "not a whole safetensors file"), ("absent", "is missing")):
+        with pytest.raises(QkvError, match=said):
+            read(tmp_path / name)

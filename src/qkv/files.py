@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -62,11 +62,12 @@ def read_json(file: Path) -> Any:
         raise QkvError(f"The file {file} is not whole JSON ({error}); it was cut short or edited.") from error
 
 
-def write_tensors(file: Path, tensors: Mapping[str, Tensor]) -> None:
+def write_tensors(file: Path, tensors: Mapping[str, Tensor], notes: Mapping[str, str] | None = None) -> None:
+    """Tensors by name, and short texts beside them that `read_notes` gives back."""
     with replacing(file) as passing:
         # Cloned, because safetensors refuses views of one storage, which joined matrices are.
         whole = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
-        save_file(whole, passing, metadata={"format": "pt"})  # the mark that other libraries look for
+        save_file(whole, passing, metadata={**(notes or {}), "format": "pt"})  # the mark that other libraries look for
         passing.chmod(0o666 & ~_umask())  # safetensors shuts others out; a model may be shared like any file
 
 
@@ -78,13 +79,30 @@ def _umask() -> int:
 
 
 def read_tensors(file: Path) -> dict[str, Tensor]:
-    try:
+    with _reading_tensors(file):
         tensors: dict[str, Tensor] = load_file(file)
+        return tensors
+
+
+def read_notes(file: Path) -> dict[str, str]:
+    """The texts beside the tensors of a file; the tensors themselves are not read."""
+    with _reading_tensors(file), safe_open(file, "pt") as opened:
+        return dict(opened.metadata() or {})
+
+
+@contextmanager
+def _reading_tensors(file: Path) -> Iterator[None]:
+    """What is wrong with a safetensors file, in one sentence."""
+    if file.is_dir():
+        raise QkvError(f"{file} is a folder: it should be a safetensors file.")
+    try:
+        yield
     except FileNotFoundError as error:
         raise QkvError(f"The file {file} is missing.") from error
     except SafetensorError as error:
         raise QkvError(f"The file {file} is not a whole safetensors file ({error}).") from error
-    return tensors
+    except OSError as error:
+        raise QkvError(f"The file {file} cannot be read ({error.strerror or error}).") from error
 
 
 def checksum(file: Path) -> str:

@@ -48,7 +48,7 @@ def test_a_model_that_is_not_there(verb: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("verb", ["run", "look"])
 def test_a_folder_that_holds_no_model(verb: str, tmp_path: Path) -> None:
-    refused(qkv(verb, tmp_path, "cat"), "config.json")
+    refused(qkv(verb, tmp_path, "cat"), f"{tmp_path} holds no model", "config.json")
 
 
 def test_inputs_that_are_not_there(model: Path, tmp_path: Path) -> None:
@@ -282,6 +282,12 @@ def test_a_missing_model_file(copied: Path) -> None:
     refused(qkv("run", copied, "cat"), "model.safetensors", "missing")
 
 
+def test_a_folder_in_the_place_of_the_model_file(copied: Path) -> None:
+    (copied / "model.safetensors").unlink()
+    (copied / "model.safetensors").mkdir()
+    refused(qkv("run", copied, "cat"), "model.safetensors", "is a folder")
+
+
 def test_a_truncated_tokenizer(copied: Path) -> None:
     cut_short(copied / "source_tokenizer.json")
     refused(qkv("run", copied, "cat"), "source_tokenizer.json", "not a whole tokenizer file")
@@ -310,6 +316,7 @@ def test_a_tokenizer_of_another_vocabulary(side: str, copied: Path) -> None:
         ({"sizes.width": "8"}, "width"),
         ({"sizes.heads": 0}, "heads"),
         ({"sizes.heads": 3}, "3 heads"),
+        ({"sizes.heads": 4}, "was changed after model.safetensors was saved"),
         ({"sizes.widht": 8}, "did you mean width"),
         ({"sizes.encoder_layers": 2}, "lacks the tensor"),
         ({"sizes.vocabulary": 99}, "99"),

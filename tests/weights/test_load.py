@@ -82,3 +82,26 @@ def test_a_cut_file_is_named(folder: Path) -> None:
     file.write_bytes(file.read_bytes()[:-100])
     with pytest.raises(QkvError, match=r"model\.safetensors is not a whole safetensors file"):
         load_model(folder)
+
+
+@pytest.mark.parametrize("change", [{"heads": 4}, {"heads": 1}, {"dropout": 0.25}])
+def test_an_edit_that_fits_every_tensor_is_noticed(folder: Path, change: dict[str, Any]) -> None:
+    edit(folder, **change)
+    with pytest.raises(QkvError, match=r"config\.json was changed after model\.safetensors was saved"):
+        load_model(folder)
+
+
+def test_a_configuration_may_be_laid_out_in_another_way(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(dict(reversed(config.items())), indent=7))
+    assert load_model(folder).family == "transformer"
+
+
+def test_a_folder_from_before_the_checksum_loads(folder: Path) -> None:
+    save_file(load_file(folder / "model.safetensors"), folder / "model.safetensors")
+    assert load_model(folder).family == "transformer"
+
+
+def test_a_folder_without_a_model_is_said(tmp_path: Path) -> None:
+    with pytest.raises(QkvError, match=r"holds no model: it has no config\.json"):
+        load_model(tmp_path)

@@ -9,14 +9,14 @@ from typing import Any
 import torch
 
 from qkv.errors import QkvError
-from qkv.files import copy_into, read_json, read_tensors
+from qkv.files import checksum_of_json, copy_into, read_json, read_notes, read_tensors
 from qkv.models.catalogue import Model, build, count_parameters, find_family
 from qkv.models.head_choice import HeadChoice
 from qkv.models.text_model import TextModel
 from qkv.weights.extent import check_extent
 from qkv.weights.maps.catalogue import PUBLISHED
 from qkv.weights.published import load_published
-from qkv.weights.save import CONFIG_FILE, TENSOR_FILE, tensors_of
+from qkv.weights.save import CONFIG_FILE, CONFIG_NOTE, TENSOR_FILE, tensors_of
 
 
 def load_model(folder: Path | str, device: str | torch.device = "cpu") -> Any:
@@ -24,6 +24,10 @@ def load_model(folder: Path | str, device: str | torch.device = "cpu") -> Any:
     folder = Path(folder)
     if not folder.is_dir():
         raise QkvError(f"There is no model folder {folder}: give the folder that holds its {CONFIG_FILE}.")
+    if not (folder / CONFIG_FILE).exists():
+        raise QkvError(
+            f"The folder {folder} holds no model: it has no {CONFIG_FILE}. Name the folder of a trained model."
+        )
     config = read_json(folder / CONFIG_FILE)
     if isinstance(config, dict) and "model_type" in config:
         model = load_published(folder, config, PUBLISHED)
@@ -53,7 +57,21 @@ def _load_own(folder: Path, config: Any) -> Model:
         )
     model: Model = build(family.name, sizes, head)
     copy_into(tensors_of(model), tensors, folder / TENSOR_FILE)
+    _check_config(config, folder)
     return model
+
+
+def _check_config(config: Any, folder: Path) -> None:
+    """What leaves no trace in the shape of any tensor, such as the number of heads, must be what was saved.
+
+    Folders from before this checksum was written have none, and load as they always did.
+    """
+    saved = read_notes(folder / TENSOR_FILE).get(CONFIG_NOTE)
+    if saved is not None and saved != checksum_of_json(config):
+        raise QkvError(
+            f"{folder / CONFIG_FILE} was changed after {TENSOR_FILE} was saved with it: put back what it said, or save "
+            "the model anew."
+        )
 
 
 def with_head(model: TextModel, head: HeadChoice) -> TextModel:

@@ -8,11 +8,12 @@ from pathlib import Path
 from torch import Tensor, nn
 
 from qkv.errors import QkvError
-from qkv.files import WRITE_ERRORS, write_json, write_tensors
+from qkv.files import WRITE_ERRORS, checksum_of_json, write_json, write_tensors
 from qkv.models.catalogue import Model, config_of
 
 CONFIG_FILE = "config.json"
 TENSOR_FILE = "model.safetensors"
+CONFIG_NOTE = "config"  # beside the tensors: the checksum of the configuration they were saved with
 
 
 def tensors_of(model: nn.Module) -> dict[str, Tensor]:
@@ -34,7 +35,9 @@ def save_model(model: Model, folder: Path, tensors: Mapping[str, Tensor] | None 
     folder = Path(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        write_tensors(folder / TENSOR_FILE, tensors if tensors is not None else tensors_of(model))
-        write_json(folder / CONFIG_FILE, config_of(model))
+        config = config_of(model)
+        notes = {CONFIG_NOTE: checksum_of_json(config)}
+        write_tensors(folder / TENSOR_FILE, tensors if tensors is not None else tensors_of(model), notes)
+        write_json(folder / CONFIG_FILE, config)
     except WRITE_ERRORS as error:
         raise QkvError(f"Cannot write the model to {folder}: {error}; make room or name another folder.") from error
