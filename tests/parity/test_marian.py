@@ -120,12 +120,18 @@ def test_step_by_step_with_a_cache_is_the_same(pair, length):
     close(torch.cat(steps, 1), ours.decode(target, memory))
 
 
-def test_the_gradient_of_every_parameter_is_the_reference_s(pair):
+@pytest.mark.parametrize("padded", ["right", "left"])
+@pytest.mark.parametrize("length", [1, 2, 9, 64])
+def test_the_gradient_of_every_parameter_is_the_reference_s(pair, length, padded):
     reference, ours = deepcopy(pair)
-    source, target, weights = ids(3, 9), ids(3, 7), torch.randn(3, 7, VOCABULARY)
-    lengths = torch.tensor([9, 5, 1])
-    real = (torch.arange(9) < lengths[:, None]).long()
-    (ours(source, lengths, target) * weights).sum().backward()
+    source, target, weights = ids(3, length), ids(3, 7), torch.randn(3, 7, VOCABULARY)
+    lengths = torch.tensor([length, (length + 1) // 2, 1])
+    real = (torch.arange(length) < lengths[:, None]).long()
+    if padded == "left":
+        real = real.flip(1)
+    source = source.where(real > 0, PAD)
+    memory = ours.encode_tokens(source, Tokens(length, documents=real), NotPadding())
+    (ours.decode(target, memory) * weights).sum().backward()
     (reference(input_ids=source, attention_mask=real, decoder_input_ids=target).logits * weights).sum().backward()
     with torch.no_grad():  # the gradients in place of the parameters: then they have the names that are saved
         for parameter in ours.parameters():
