@@ -24,6 +24,9 @@ SMALL_SIZES: dict[str, dict[str, Any]] = {
         "encoder_layers": 3, "decoder_layers": 3, "dropout": 0.1,
     },
     "gpt2": {"positions": 256, "width": 256, "hidden": 1024, "heads": 4, "layers": 4},
+    "t5": {
+        "width": 256, "key_width": 64, "hidden": 1024, "heads": 4, "encoder_layers": 3, "decoder_layers": 3,
+    },
     "rnn": {"embedding": 256, "width": 256, "alignment": 256, "maxout": 256, "dropout": 0.2},
 }  # fmt: skip
 VOCABULARIES = ("vocabulary", "source_vocabulary")  # sizes that follow from the tokenizers

@@ -15,7 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from qkv.models.sequence_to_sequence import SequenceToSequence
-from qkv.parts.heads import TiedHead
+from qkv.parts.context import Context
+from qkv.parts.heads import LogitHead, TiedHead
 from qkv.parts.linear import JoinedLinear
 
 ROWS = 64  # the number of rows packed for; the arrangement it gives serves fewer and more as well
@@ -24,14 +25,17 @@ SMALL = 2**19  # so are products with matrices of fewer numbers
 
 
 class PackedLinear(nn.Module):
-    """x Wᵀ + b with W in the order in which the product reads it."""
+    """(scale · x) Wᵀ + b with W in the order in which the product reads it."""
 
-    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+    def __init__(self, weight: Tensor, bias: Tensor | None, scale: float = 1.0) -> None:
         super().__init__()
+        self.scale = scale
         self.weight, self.bias = weight.detach(), None if bias is None else bias.detach()
         self.packed = torch.ops.mkldnn._reorder_linear_weight(self.weight, ROWS)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, ctx: Context | None = None) -> Tensor:
+        if self.scale != 1.0:
+            x = x * self.scale
         if x.numel() <= FEW * x.shape[-1]:
             return F.linear(x, self.weight, self.bias)
         y: Tensor = torch.ops.mkldnn._linear_pointwise(x, self.packed, self.bias, "none", [], "")
@@ -80,8 +84,8 @@ def _packed(module: nn.Module) -> nn.Module | None:
         return nn.Identity()  # what it does in evaluation, without asking each time
     if isinstance(module, JoinedLinear) and module.weight.numel() >= SMALL:
         return PackedJoinedLinear(module)
-    if isinstance(module, TiedHead) and module.weight.numel() >= SMALL:
-        return PackedLinear(module.weight, module.bias)
+    if isinstance(module, TiedHead | LogitHead) and module.weight.numel() >= SMALL:
+        return PackedLinear(module.weight, module.bias, module.scale)
     if isinstance(module, nn.Linear) and module.weight.numel() >= SMALL:
         return PackedLinear(module.weight, module.bias)
     return None

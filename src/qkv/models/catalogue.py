@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from qkv.errors import QkvError, nearest_or_all
-from qkv.models import gpt2, marian, rnn, transformer
+from qkv.models import gpt2, marian, rnn, t5, transformer
 from qkv.models.head_choice import HeadChoice
 from qkv.models.sequence_to_sequence import SequenceToSequence
 from qkv.models.text_model import TextModel
@@ -89,6 +89,7 @@ _FAMILIES = [
         transformer.SIZES,
     ),
     Family("marian", "the Transformer as published for translation", marian.MarianSizes, marian.marian, marian.SIZES),
+    Family("t5", "an encoder and a decoder with bucketed distances for positions", t5.T5Sizes, t5.t5, t5.SIZES),
     Family("rnn", "its predecessor: recurrent networks with additive attention", rnn.RNNSizes, rnn.rnn, rnn.SIZES),
     Family("gpt2", "a decoder alone, norm before each sub-layer", gpt2.GPT2Sizes, gpt2.gpt2, gpt2.SIZES, DECODER_HEADS),
 ]

@@ -36,14 +36,15 @@ class TiedHead(nn.Module):
 
 
 class LogitHead(nn.Linear):
-    """Logits by a matrix of the head's own. [… d] → [… v]"""
+    """Logits by a matrix of the head's own, of the stream times `scale`. [… d] → [… v]"""
 
-    def __init__(self, width: int, vocabulary: int, bias: bool = False) -> None:
+    def __init__(self, width: int, vocabulary: int, bias: bool = False, scale: float = 1.0) -> None:
         super().__init__(width, vocabulary, bias=bias)
+        self.scale = scale
         nn.init.xavier_uniform_(self.weight)
 
     def forward(self, x: Tensor, ctx: Context | None = None) -> Tensor:
-        return super().forward(x)
+        return super().forward(x if self.scale == 1.0 else x * self.scale)
 
 
 class States(nn.Module):

@@ -37,6 +37,7 @@ class PublishedFamily:
     config: ConfigMap
     architectures: Mapping[str, str]  # kind of head (seq2seq: "") -> the name that config.json gives such a model
     rules: Rules  # for these sizes and this head
+    settle: Callable[[Any, Mapping[str, Tensor]], Any] = lambda sizes, tensors: sizes  # what only the tensors tell
     base: str = ""  # how the names of the model without its head begin, and do not where it is published alone
 
     def sizes_of(self, config: Mapping[str, Any]) -> Any:
@@ -83,7 +84,7 @@ def load_published(folder: Path, config: Mapping[str, Any], families: Mapping[st
     head = published.head_of(config, folder)
     tensors = read_shards(folder)
     check_extent(sizes, tensors, folder)
-    return fill(published, sizes, head, tensors, folder)
+    return fill(published, published.settle(sizes, tensors), head, tensors, folder)
 
 
 def fill(
