@@ -1,4 +1,4 @@
-"""T5 1.0 and 1.1 against the reference library's, with noise on every parameter: outputs, gradients, files both ways."""
+"""T5 1.0 and 1.1 against the reference library's, with noise on every parameter: outputs, gradients, files."""
 
 import json
 

@@ -5,6 +5,7 @@ Version 1.1 has a gated feed-forward and a matrix of its own for the logits [sha
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -43,7 +44,7 @@ class T5Sizes:
     scaled: bool = True  # the stream is shrunk by 1/√width before the logits, as version 1.1 does not
 
 
-FEED_FORWARDS = {
+FEED_FORWARDS: dict[str, Callable[..., nn.Module]] = {
     "relu": partial(MLP, activation=relu, bias=False),
     "gelu": partial(MLP, activation=gelu_tanh, bias=False),
     "gated-gelu": partial(GatedMLP, activation=gelu_tanh),
@@ -89,6 +90,7 @@ def t5(sizes: T5Sizes) -> EncoderDecoder:
     feed_forward = partial(FEED_FORWARDS[sizes.feed_forward], width, sizes.hidden, dropout=dropout)
     # Queries and keys start so small that no scale is needed. [raffel2020 §2.1]
     head_options: HeadOptions = {"key_width": sizes.key_width, "bias": False, "scale": 1.0, "dropout": dropout}
+    looking_back: HeadOptions = {**head_options, "visibility": Causal()}
 
     def encoder_block() -> Block:
         return Block(
@@ -98,7 +100,7 @@ def t5(sizes: T5Sizes) -> EncoderDecoder:
 
     def decoder_block() -> Block:
         return Block(
-            attention=PreNorm(norm(), Attention(width, sizes.heads, visibility=Causal(), **head_options), dropout),
+            attention=PreNorm(norm(), Attention(width, sizes.heads, **looking_back), dropout),
             cross=PreNorm(norm(), CrossAttention(width, sizes.heads, **head_options), dropout),
             feed_forward=PreNorm(norm(), feed_forward(), dropout),
         )
