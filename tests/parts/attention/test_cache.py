@@ -151,6 +151,32 @@ def test_beams_are_reordered_within_a_memory_row_that_stays(kind: str) -> None:
     assert_close(found, decode(stack, torch.cat((x[order], later), 1), copies, steps=(5,))[:, 3:])
 
 
+@pytest.mark.parametrize("kind", CACHES)
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("length", [0, 1, 5, 7])
+@torch.no_grad()
+def test_a_cut_cache_goes_on_as_if_the_rest_had_never_been_decoded(kind: str, padded: bool, length: int) -> None:
+    stack, x, memory = decoder(), torch.randn(3, SIZE, WIDTH), torch.randn(3, 5, WIDTH)
+    given = {"numbers": documents("left", SIZE), "visibility": NotPadding()} if padded else {}
+    cache = CACHES[kind]()
+    wrong = torch.cat((x[:, :length], torch.randn(3, 7 - length, WIDTH)), 1)
+    decode(stack, wrong, memory, steps=(7,), cache=cache, **given)
+    cache.truncate(length)
+    assert cache.length == length
+    found = decode(stack, x[:, length:], memory, steps=(1,) * (SIZE - length), cache=cache, **given)
+    assert_close(found, decode(stack, x, memory, **given)[:, length:])
+
+
+@pytest.mark.parametrize("length", [-1, 3])
+@pytest.mark.parametrize("kind", CACHES)
+@torch.no_grad()
+def test_a_cache_cannot_be_cut_to_what_it_does_not_hold(kind: str, length: int) -> None:
+    cache = CACHES[kind]()
+    decode(decoder(), torch.randn(1, 2, WIDTH), torch.randn(1, 5, WIDTH), steps=(2,), cache=cache)
+    with pytest.raises(QkvError, match=f"cut to {length}"):
+        cache.truncate(length)
+
+
 @torch.no_grad()
 def test_the_memory_is_read_once() -> None:
     stack, x, memory, cache = decoder(), torch.randn(1, SIZE, WIDTH), torch.randn(1, 5, WIDTH), Cache()

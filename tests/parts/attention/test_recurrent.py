@@ -226,3 +226,11 @@ def test_under_autocast_the_encoder_and_the_state_keep_their_precision() -> None
     assert keys.dtype == values.dtype == torch.bfloat16
     assert cache.state is not None
     assert cache.state.dtype == torch.float32
+
+
+def test_a_recurrent_cache_cannot_go_back() -> None:
+    cache = RecurrentCache()
+    cache.advance(Tokens(3))
+    cache.truncate(3)
+    with pytest.raises(QkvError, match="earlier step"):
+        cache.truncate(2)

@@ -68,6 +68,18 @@ class Cache:
         self._select_shared(rows, memory_rows)
         self._steps = {owner: (k[rows], v[rows]) for owner, (k, v) in self._steps.items()}
 
+    def truncate(self, length: int) -> None:
+        """Forget all slots from `length` on, as if they had never been decoded."""
+        self._shorten(length)
+        self._steps = {owner: (k[:, :, :length], v[:, :, :length]) for owner, (k, v) in self._steps.items()}
+
+    def _shorten(self, length: int) -> None:
+        if not 0 <= length <= self.length:
+            raise QkvError(f"The cache holds {self.length} slots, so it cannot be cut to {length}.")
+        self.length, self._keys = length, None
+        if self._documents is not None:
+            self._documents = self._documents[:, :length]
+
     def _select_shared(self, rows: Tensor, memory_rows: Tensor | None) -> None:
         if self._documents is not None:
             self._documents = self._documents[rows]
@@ -97,6 +109,9 @@ class PreallocatedCache(Cache):
         self._select_shared(rows, memory_rows)
         for owner, (k, v) in self._steps.items():
             self._steps[owner] = (_selected(k, rows, self.length), _selected(v, rows, self.length))
+
+    def truncate(self, length: int) -> None:
+        self._shorten(length)  # the room stays: what is written next overwrites what is forgotten
 
 
 def _room(example: Tensor, capacity: int) -> Tensor:

@@ -141,6 +141,10 @@ class RecurrentCache(Cache):
         if self.state is not None:
             self.state = self.state[rows]
 
+    def truncate(self, length: int) -> None:
+        if length != self.length:
+            raise QkvError("A recurrent decoder keeps its last state only, so it cannot go back to an earlier step.")
+
 
 class AttentiveGRU(nn.Module):
     """The gated decoder: a step looks at the memory with the last state and makes the next. [bahdanau2015 app.A.2.2]"""
