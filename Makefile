@@ -13,7 +13,7 @@ PYTEST := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help try test test-all lint types format docs bench clean
+.PHONY: help try test test-all lint types format docs bench checkpoints corpora clean
 
 help: ## print this list
 	@echo "make <target>, where target is one of:"
@@ -46,6 +46,12 @@ docs: $(VENV)/installed-docs ## build the site with its API reference into site/
 bench: $(VENV)/installed-test ## run every benchmark that needs no GPU (bench/*.py but not bench/*_gpu.py)
 	@set -e; for script in $(filter-out %_gpu.py,$(wildcard bench/*.py)); do \
 		echo "== $$script"; $(BIN)/python $$script; done
+
+checkpoints: $(VENV)/installed-base ## fetch published models and vocabularies for the slow tests into checkpoints/ (500 MB)
+	$(BIN)/python -m tools.fetch_checkpoints
+
+corpora: $(VENV)/installed-base ## fetch texts to train on into corpora/ (150 MB)
+	$(BIN)/python -m tools.fetch_data
 
 clean: ## remove the virtual environment, the site and every cache
 	rm -rf $(VENV) site build .pytest_cache .mypy_cache .ruff_cache .hypothesis src/*.egg-info
