@@ -28,7 +28,7 @@ def test_good_values(kind, value, good):
     [
         (text, None, "is missing"), (text, 3, "holds 3 (int), not text"), (text, "  ", "is empty"),
         (text, "\ud800", "half of a surrogate"), (label, "", "is empty"), (label, 1.5, "not text"),
-        (number, "two", "holds 'two', not a number"), (number, "nan", "not a finite number"), (number, True, "not text"),
+        (number, "two", "holds 'two', not a number"), (number, "nan", "not a finite"), (number, True, "not text"),
         (words, [], "is empty"), (words, ["a", None], "is missing"), (one_of(["a", "b"]), "c", "none of a, b"),
     ],
 )  # fmt: skip

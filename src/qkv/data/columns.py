@@ -1,7 +1,7 @@
 """What a column of a table may hold: functions from a raw value to a good one.
 
-Each raises `ValueError` with the rest of a sentence that begins "the column 'x' ...". Where a row has no such column the
-value is None.
+Each raises `ValueError` with the rest of a sentence that begins "the column 'x' ...". Where a row has no such column
+the value is None.
 """
 
 import math

@@ -62,8 +62,8 @@ def read_table(
 
     `columns` are the columns wanted, all that the first good row has if not given; a row must have text in each of
     them, or what its entry in `kinds` asks for; `check` tells what is wrong with a row as a whole. `names` names the
-    columns of a TSV or CSV file without a header line. `format` is one of tsv, csv, jsonl and parquet, and is taken from
-    the file's name if not given.
+    columns of a TSV or CSV file without a header line. `format` is one of tsv, csv, jsonl and parquet, and is taken
+    from the file's name if not given.
     """
     if format is not None and format not in READERS:
         raise QkvError(
