@@ -60,7 +60,19 @@ def flex(
         block_mask=blocks,
         scale=scale,
         enable_gqa=q.shape[1] != k.shape[1],
+        kernel_options=_SHORT_ROWS if _needs_the_long_kernel(q, k) else None,
     )
+
+
+# For few queries torch takes a kernel that lays those of all heads that share a key in one block of at most this many
+# rows, and finds no kernel at all where they do not fit.
+_BLOCK = 128
+_SHORT_ROWS = {"FORCE_USE_FLEX_ATTENTION": True}
+
+
+def _needs_the_long_kernel(q: Tensor, k: Tensor) -> bool:
+    queries = q.shape[2]
+    return q.is_cuda and queries < _BLOCK < queries * (q.shape[1] // k.shape[1])
 
 
 def block_mask(mask: Mask) -> BlockMask:
