@@ -21,7 +21,7 @@ from qkv.parts.attention.visibility import Causal, Mask, NotPadding, SameDocumen
 from qkv.parts.context import Context
 from qkv.parts.position import Rotary, rotary_rates
 from tests.parts.attention.cases import LENGTHS, SITUATIONS, documents, mask
-from tests.parts.attention.kernels.compare import Inputs, answers, assert_same, inputs
+from tests.parts.attention.kernels.compare import Inputs, answers, assert_same, exact_in_float32, inputs, with_far_bias
 
 pytestmark = pytest.mark.gpu
 
@@ -54,6 +54,17 @@ def compare(kernel: Kernel, given: Inputs, m: Mask, scale: float | None = None) 
 def test_fused_is_exact(name: str, size: int, bias: bool, dtype: torch.dtype) -> None:
     given = inputs(size, size, width=16, value_width=16, bias=bias, dtype=dtype, device="cuda")
     compare(fused, given, mask(SITUATIONS[name], size, "cuda"))
+
+
+@pytest.mark.parametrize("kernel", [fused, flex])
+@pytest.mark.parametrize("autocast", [False, True], ids=["plain", "autocast"])
+@pytest.mark.parametrize("name", ["everything", "causal", "causal, padded left"])
+def test_a_wide_bias_of_narrow_queries_is_not_rounded(name: str, autocast: bool, kernel: Kernel) -> None:
+    given = with_far_bias(inputs(33, 33, width=16, value_width=16, dtype=torch.bfloat16, device="cuda"))
+    m = mask(SITUATIONS[name], 33, "cuda")
+    with torch.autocast("cuda", torch.bfloat16, enabled=autocast):
+        found = answers(kernel, given, m)
+    assert_same(found, exact_in_float32(given, m), atol=0.01, rtol=0.01)
 
 
 @pytest.mark.parametrize("name", SITUATIONS)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from qkv.parts.attention.kernels.choose import Kernel
+from qkv.parts.attention.kernels.exact import exact
 from qkv.parts.attention.visibility import Mask
 from tests.parts.attention.cases import ROWS
 
@@ -45,6 +46,20 @@ def inputs(
         bias=noise(1, heads, queries, keys) if bias else None,
         pull=noise(rows, heads, queries, value_width),
     )
+
+
+def with_far_bias(given: Inputs) -> Inputs:
+    """With a float32 bias of 300 and more below 0, where bfloat16 knows every other number only."""
+    (_, heads, queries, _), keys = given.q.shape, given.k.shape[2]
+    far = -torch.arange(300.0, 300.0 + keys, device=given.q.device)
+    return replace(given, bias=far.expand(1, heads, queries, keys))
+
+
+def exact_in_float32(given: Inputs, mask: Mask | None) -> dict[str, Tensor]:
+    """What the specification answers when nothing on the way is rounded, in the precisions of the inputs."""
+    wide = Inputs(*(None if x is None else x.float() for x in (given.q, given.k, given.v, given.bias, given.pull)))
+    narrow = {"gradient of bias": given.bias.dtype} if given.bias is not None else {}
+    return {name: answer.to(narrow.get(name, given.q.dtype)) for name, answer in answers(exact, wide, mask).items()}
 
 
 def answers(kernel: Kernel, given: Inputs, mask: Mask | None, scale: float | None = None) -> dict[str, Tensor]:

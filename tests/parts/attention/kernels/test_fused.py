@@ -1,7 +1,5 @@
 """The fused kernel against the specification."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 
@@ -10,7 +8,7 @@ from qkv.parts.attention.kernels.exact import exact
 from qkv.parts.attention.kernels.fused import fused
 from qkv.parts.attention.visibility import Causal, Mask, Tokens
 from tests.parts.attention.cases import LENGTHS, SITUATIONS, mask, tokens
-from tests.parts.attention.kernels.compare import Inputs, answers, assert_same, inputs
+from tests.parts.attention.kernels.compare import answers, assert_same, exact_in_float32, inputs, with_far_bias
 
 TIGHT = {"atol": 2e-6, "rtol": 1e-5}
 
@@ -60,16 +58,10 @@ def test_fused_is_exact_to_the_precision_of_bfloat16(name: str) -> None:
 @pytest.mark.parametrize("name", ["everything", "causal", "causal, padded left"])
 def test_a_wide_bias_of_narrow_queries_is_not_rounded(name: str, autocast: bool) -> None:
     """Near −300 bfloat16 knows every other number only: distances of 300 and 301 would weigh the same."""
-    given, m = inputs(9, 9, dtype=torch.bfloat16), mask(SITUATIONS[name], 9)
-    far = replace(given, bias=-torch.arange(300.0, 309.0).expand(1, 4, 9, 9))
-    wide = Inputs(*(None if x is None else x.float() for x in (far.q, far.k, far.v, far.bias, far.pull)))
-    expected = {
-        key: answer if key == "gradient of bias" else answer.bfloat16()
-        for key, answer in answers(exact, wide, m).items()
-    }
+    given, m = with_far_bias(inputs(9, 9, dtype=torch.bfloat16)), mask(SITUATIONS[name], 9)
     with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
-        found = answers(fused, far, m)
-    assert_same(found, expected, atol=0.01, rtol=0.01)
+        found = answers(fused, given, m)
+    assert_same(found, exact_in_float32(given, m), atol=0.01, rtol=0.01)
 
 
 def test_no_keys_at_all_give_zeros() -> None:
