@@ -1,11 +1,13 @@
 """Multi-head attention: against torch's own, against itself computed another way, and what it hands to the ledger."""
 
+import inspect
+
 import pytest
 import torch
 from torch import Tensor, nn
 
 from qkv.errors import QkvError
-from qkv.parts.attention.attention import Attention, CrossAttention
+from qkv.parts.attention.attention import Attention, CrossAttention, HeadOptions, MultiHead
 from qkv.parts.attention.kernels.exact import exact
 from qkv.parts.attention.kernels.flex import flex
 from qkv.parts.attention.kernels.fused import fused
@@ -267,3 +269,11 @@ def test_the_ledger_gets_the_weights_of_beams_row_by_row() -> None:
     (found,), (expected,) = together.entries["/weights"], apart.entries["/weights"]
     assert found.shape == (6, 2, 4, 5)
     torch.testing.assert_close(found, expected)
+
+
+def test_what_every_attention_may_be_told_is_listed_with_its_types() -> None:
+    """The list gives subclasses their types, the signature gives the defaults: they must not drift apart."""
+    parameters = inspect.signature(MultiHead).parameters.values()
+    said = {each.name: each.annotation for each in parameters if each.kind is inspect.Parameter.KEYWORD_ONLY}
+    listed = {name: each.__forward_arg__ for name, each in HeadOptions.__annotations__.items()}
+    assert said == listed
