@@ -89,7 +89,7 @@ It is at the recurrent model's last score after {reached["minutes"]:.1f} of the 
 Counted in FLOPs there is hardly a difference: it had spent {reached["flops"] / 1e15:.0f} PFLOP by then, and the
 recurrent model {flops / 1e15:.0f} in its whole run. What the Transformer saves is time, because it does more of its
 arithmetic at once: it got {more:.1f} times the FLOPs out of the same minutes of the same GPU. These are
-single runs; the learning rate falls to zero at the end of each, which flatters the last point of the curve it is compared at.
+single runs; the learning rate falls to zero at the end of each, which flatters the last point of the recurrent curve.
 """
 
 
