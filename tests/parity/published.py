@@ -20,7 +20,7 @@ from qkv.weights.published import family_of, save_published
 from qkv.weights.rules import to_theirs
 from qkv.weights.save import tensors_of
 
-POOLED = ("classification", "embedding")  # heads that look at one token of a row
+POOLED = ("classification", "embedding")  # heads that give a row one answer
 
 
 @dataclass(frozen=True)
@@ -50,15 +50,38 @@ def reference_pair(case: Case, folder: Path) -> Pair:
 @torch.no_grad()
 def perturb(model: nn.Module) -> None:
     for parameter in model.parameters():
-        parameter += 0.1 * torch.randn_like(parameter)
+        if parameter.requires_grad:  # a table of sines is as it is
+            parameter += 0.1 * torch.randn_like(parameter)
 
 
-def answers(output: Any) -> Tensor:
-    """The reference's answer in our shape."""
-    for name in ("logits", "last_hidden_state"):
-        if getattr(output, name, None) is not None:
-            return getattr(output, name)
-    return torch.stack((output.start_logits, output.end_logits), -1)
+PARTS = [
+    ("prediction_logits", "seq_relationship_logits"),
+    ("prediction_logits", "sop_logits"),
+    ("last_hidden_state", "pooler_output"),
+    ("logits",),
+    ("last_hidden_state",),
+]
+
+
+def answers(output: Any) -> tuple[Tensor, ...]:
+    """An answer, ours or the reference's, as the tensors it consists of."""
+    if isinstance(output, Tensor):
+        return (output,)
+    if isinstance(output, tuple):
+        return tuple(output)
+    for names in PARTS:
+        if all(getattr(output, name, None) is not None for name in names):
+            return tuple(getattr(output, name) for name in names)
+    return (torch.stack((output.start_logits, output.end_logits), -1),)
+
+
+def compare(found: Any, expected: Any, real: Tensor | None = None, pooled: bool = True) -> None:
+    """The answers of real tokens [b s], and those of whole rows unless only the reference's read padding there."""
+    for one, other in zip(answers(found), answers(expected), strict=True):
+        if other.ndim == 3:
+            close(*((one, other) if real is None else (one[real], other[real])))
+        elif pooled:
+            close(one, other)
 
 
 def random_ids(pair: Pair, rows: int, length: int) -> Tensor:
@@ -76,12 +99,12 @@ def close(found: Tensor, expected: Tensor) -> None:
 def check_outputs(pair: Pair, lengths: list[int]) -> None:
     """Alone and batched, at every length; padded on the right and on the left."""
     pad = pair.case.config.pad_token_id or 0
-    pooled = pair.ours.head_choice.kind in POOLED
     for length in lengths:
         ids = random_ids(pair, 3, length)
         expected = answers(pair.reference(ids))
-        close(pair.ours(ids), expected)
-        close(pair.ours(ids[:1]), expected[:1])
+        compare(pair.ours(ids), expected)
+        compare(pair.ours(ids[:1]), tuple(each[:1] for each in expected))
+        compare(pair.ours(ids, **segments(pair, ids)), pair.reference(ids, **segments(pair, ids, "token_type_ids")))
         if length == 1:
             continue
         short = torch.tensor([length, length - 1, max(1, length // 2)])
@@ -89,16 +112,20 @@ def check_outputs(pair: Pair, lengths: list[int]) -> None:
         real = slots < short[:, None]  # [b s]
         right = torch.where(real, ids, pad)
         found = pair.ours(right, lengths=short)
-        expected = answers(pair.reference(right, attention_mask=real.long()))
-        close(*(each if pooled else each[real] for each in (found, expected)))
+        compare(found, pair.reference(right, attention_mask=real.long()), real)
         real = real.flip(1)
         left = torch.where(real, ids, pad)
         documents = real.long()
         positions = positions_in_documents(documents)
         found = pair.ours(left, tokens=Tokens(length, documents=documents), positions=positions)
-        expected = answers(pair.reference(left, attention_mask=documents, **left_positions(pair, positions)))
-        if not pooled or reads_last(pair):
-            close(*(each if pooled else each[real] for each in (found, expected)))
+        expected = pair.reference(left, attention_mask=documents, **left_positions(pair, positions))
+        compare(found, expected, real, pooled=reads_last(pair))
+
+
+def segments(pair: Pair, ids: Tensor, name: str = "segments") -> dict[str, Tensor]:
+    """The number of the text of each token, where a model tells texts apart."""
+    table = pair.ours.embed.segments
+    return {} if table is None else {name: ids % len(table.weight)}
 
 
 def left_positions(pair: Pair, positions: Tensor) -> dict[str, Tensor]:
@@ -117,10 +144,10 @@ def check_gradients(pair: Pair) -> None:
     ids = random_ids(pair, 2, 9)
     for model in (pair.ours, pair.reference):
         model.zero_grad()
-    ours, theirs = pair.ours(ids), answers(pair.reference(ids))
-    weight = torch.randn_like(theirs)
-    (ours * weight).sum().backward()
-    (theirs * weight).sum().backward()
+    ours, theirs = answers(pair.ours(ids)), answers(pair.reference(ids))
+    weights = [torch.randn_like(each) for each in theirs]
+    for given in (ours, theirs):
+        torch.stack([(each * weight).sum() for each, weight in zip(given, weights, strict=True)]).sum().backward()
     published = family_of(pair.ours, PUBLISHED)
     with torch.no_grad():
         gradients = {parameter: parameter.grad for parameter in pair.ours.parameters()}
@@ -169,4 +196,5 @@ def check_both_ways(pair: Pair, folder: Path) -> None:
     for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"):
         assert not report[kind], f"{kind}: {report[kind]}"
     ids = random_ids(pair, 2, 9)
-    torch.testing.assert_close(answers(opened.eval()(ids)), answers(pair.reference(ids)), atol=0, rtol=0)
+    for one, other in zip(answers(opened.eval()(ids)), answers(pair.reference(ids)), strict=True):
+        torch.testing.assert_close(one, other, atol=0, rtol=0)

@@ -17,6 +17,7 @@ KINDS = {
     "masked": "what a hidden token was",
     "pretraining": "what a hidden token was, and whether two segments belong together",
     "states": "the stream itself",
+    "pooled": "the stream itself, and one vector a text beside it",
     "classification": "one label a text",
     "tokens": "one label a token",
     "spans": "where an answer begins and ends",

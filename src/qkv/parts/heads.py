@@ -75,14 +75,34 @@ class PretrainingLogits(NamedTuple):
 
 
 class PretrainingHead(nn.Module):
-    """Both of BERT's questions: what a hidden token was, and whether the segments belong together. [devlin2019 §3.1]"""
+    """Both of BERT's questions: what a hidden token was, and whether the segments belong together. [devlin2019 §3.1]
 
-    def __init__(self, masked: MaskedHead, pool: nn.Module, width: int) -> None:
+    ALBERT asks in place of the second whether the segments stand in their order or were swapped. [lan2020 §3.1]
+    """
+
+    def __init__(self, masked: MaskedHead, pool: nn.Module, width: int, dropout: float = 0.0) -> None:
         super().__init__()
-        self.masked, self.pool, self.next_sentence = masked, pool, nn.Linear(width, 2)
+        self.masked, self.pool, self.dropout = masked, pool, nn.Dropout(dropout)
+        self.next_sentence = nn.Linear(width, 2)
 
     def forward(self, x: Tensor, ctx: Context) -> PretrainingLogits:
-        return PretrainingLogits(self.masked(x), self.next_sentence(self.pool(x, ctx)))
+        return PretrainingLogits(self.masked(x), self.next_sentence(self.dropout(self.pool(x, ctx))))
+
+
+class PooledStates(NamedTuple):
+    states: Tensor  # [b s d]
+    pooled: Tensor  # [b d]
+
+
+class PooledStatesHead(nn.Module):
+    """The stream itself, and one vector a row beside it."""
+
+    def __init__(self, pool: nn.Module) -> None:
+        super().__init__()
+        self.pool = pool
+
+    def forward(self, x: Tensor, ctx: Context) -> PooledStates:
+        return PooledStates(x, self.pool(x, ctx))
 
 
 class ClassificationHead(nn.Module):

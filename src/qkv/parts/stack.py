@@ -11,7 +11,10 @@ from qkv.parts.context import Context
 
 
 class Stack(nn.Module):
-    """x → bias for all blocks → block after block → final norm and dropout, where there are any."""
+    """x → bias for all blocks → block after block → final norm and dropout, where there are any.
+
+    With `repeats` the same blocks run again and again: depth without parameters [lan2020 §3.1].
+    """
 
     def __init__(
         self,
@@ -19,8 +22,10 @@ class Stack(nn.Module):
         norm: nn.Module | None = None,
         bias: nn.Module | None = None,
         dropout: float = 0.0,
+        repeats: int = 1,
     ) -> None:
         super().__init__()
+        self.repeats = repeats
         self.blocks, self.norm, self.bias = nn.ModuleList(blocks), norm, bias
         self.dropout = nn.Dropout(dropout)  # after the norm, as in T5 [raffel2020 §2.1]
 
@@ -28,8 +33,9 @@ class Stack(nn.Module):
         if self.bias is not None:
             keys = ctx.tokens if ctx.cache is None else ctx.cache.keys(ctx.tokens)
             ctx = replace(ctx, bias=self.bias(ctx.tokens, keys))
-        for block in self.blocks:
-            x = block(x, ctx)
+        for _ in range(self.repeats):
+            for block in self.blocks:
+                x = block(x, ctx)
         if self.norm is not None:
             x = self.norm(x, ctx)
         return self.dropout(x)

@@ -8,7 +8,7 @@ what is about other things, such as bookkeeping.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from qkv.errors import QkvError
@@ -67,11 +67,12 @@ def activation(theirs: str, ours: str = "activation", absent: Any = REQUIRED) ->
 ABOUT_OTHER_THINGS = frozenset({
     # bookkeeping
     "architectures", "transformers_version", "torch_dtype", "dtype", "_name_or_path", "tokenizer_class", "auto_map",
-    "_commit_hash", "name_or_path", "torchscript", "use_bfloat16", "finetuning_task", "task_specific_params",
-    "attn_implementation", "_attn_implementation", "_attn_implementation_autoset", "experts_implementation",
+    "_commit_hash", "name_or_path", "output_past", "torchscript", "use_bfloat16", "finetuning_task",
+    "task_specific_params", "attn_implementation", "_attn_implementation", "_attn_implementation_autoset",
+    "experts_implementation",
     # special tokens
     "bos_token_id", "eos_token_id", "pad_token_id", "unk_token_id", "sep_token_id", "cls_token_id", "mask_token_id",
-    "decoder_start_token_id", "forced_bos_token_id", "forced_eos_token_id", "bad_words_ids", "prefix",
+    "eos_token_ids", "decoder_start_token_id", "forced_bos_token_id", "forced_eos_token_id", "bad_words_ids", "prefix",
     "suppress_tokens", "begin_suppress_tokens",
     # how outputs are searched for, and what is returned
     "use_cache", "num_beams", "num_beam_groups", "num_return_sequences", "max_length", "min_length", "length_penalty",
@@ -102,6 +103,7 @@ class ConfigMap:
     sizes: tuple[Size, ...]
     fixed: Mapping[str, tuple[Any, ...]]  # must be there: the values that mean what we have, the one we write first
     fixed_by_default: Mapping[str, tuple[Any, ...]]  # the same, where an absent key means what we have
+    never: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)  # the same, of old files: never written
     other: frozenset[str] = frozenset()  # about other things, in this family
     same: tuple[tuple[str, str], ...] = ()  # a second name for a size, which must agree with it where it is there
     together: tuple[Together, ...] = ()
@@ -109,7 +111,7 @@ class ConfigMap:
 
     def read(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """Our sizes by name; a key that asks for another computation, an unknown and a missing one are errors."""
-        by_default = {**NEVER, **self.fixed_by_default}
+        by_default = {**NEVER, **self.never, **self.fixed_by_default}
         for key, meant in {**self.fixed, **by_default}.items():
             if key not in config and key in self.fixed:
                 raise QkvError(f"This is no {self.name} config.json: it lacks {key}, which should be {meant[0]!r}.")

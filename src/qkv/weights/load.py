@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from qkv.errors import QkvError
 from qkv.files import checksum_of_json, copy_into, read_json, read_notes, read_tensors
@@ -19,8 +20,11 @@ from qkv.weights.published import load_published
 from qkv.weights.save import CONFIG_FILE, CONFIG_NOTE, TENSOR_FILE, tensors_of
 
 
-def load_model(folder: Path | str, device: str | torch.device = "cpu") -> Any:
-    """The model a folder describes, our own or a published one, in evaluation mode."""
+def load_model(folder: Path | str, device: str | torch.device = "cpu", head: HeadChoice | None = None) -> Any:
+    """The model a folder describes, our own or a published one, in evaluation mode.
+
+    With a `head`, with that one in place of the folder's: what it shares with what the folder holds is kept.
+    """
     folder = Path(folder)
     if not folder.is_dir():
         raise QkvError(f"There is no model folder {folder}: give the folder that holds its {CONFIG_FILE}.")
@@ -30,9 +34,13 @@ def load_model(folder: Path | str, device: str | torch.device = "cpu") -> Any:
         )
     config = read_json(folder / CONFIG_FILE)
     if isinstance(config, dict) and "model_type" in config:
-        model = load_published(folder, config, PUBLISHED)
+        model = load_published(folder, config, PUBLISHED, fullest=head is not None)
     else:
         model = _load_own(folder, config)
+    if head is not None:
+        if not isinstance(model, TextModel):
+            raise QkvError(f"{folder} holds a model that turns one sequence into another and has no choice of heads.")
+        model = model if model.head_choice == head else with_head(model, head)
     return model.to(device).eval()
 
 
@@ -78,10 +86,14 @@ def with_head(model: TextModel, head: HeadChoice) -> TextModel:
     """The same model with another head: what both heads have under one name and shape is kept, the rest is new."""
     new: TextModel = build(model.family, model.sizes, head)
     old = tensors_of(model)
-    fitting = {name: old[name] if _fits(old, name, tensor) else tensor for name, tensor in tensors_of(new).items()}
+    fitting = {name: _kept(old, name, tensor) for name, tensor in tensors_of(new).items()}
     copy_into(tensors_of(new), fitting, "The model")
     return new.to(next(model.parameters()).device).train(model.training)
 
 
-def _fits(tensors: Mapping[str, torch.Tensor], name: str, like: torch.Tensor) -> bool:
-    return name in tensors and tensors[name].shape == like.shape
+def _kept(old: Mapping[str, Tensor], name: str, new: Tensor) -> Tensor:
+    """The old tensor of this name, if there is one; a head for masked tokens may stand inside one for pretraining."""
+    for known in (name, name.replace("head.", "head.masked.", 1), name.replace("head.masked.", "head.", 1)):
+        if known in old and old[known].shape == new.shape:
+            return old[known]
+    return new

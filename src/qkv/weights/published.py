@@ -6,8 +6,8 @@ matter, or stops the reading.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from qkv.weights.save import CONFIG_FILE, tensors_of
 from qkv.weights.shards import SHARD_BYTES, read_shards, write_shards
 
 Rules = Callable[[Any, HeadChoice | None], Map]
+FOR_A_TASK = ("classification", "tokens", "spans")  # heads that stand on what a model has learned before
 
 
 @dataclass(frozen=True)
@@ -39,18 +40,44 @@ class PublishedFamily:
     rules: Rules  # for these sizes and this head
     settle: Callable[[Any, Mapping[str, Tensor]], Any] = lambda sizes, tensors: sizes  # what only the tensors tell
     base: str = ""  # how the names of the model without its head begin, and do not where it is published alone
+    other_bases: tuple[str, ...] = ()  # how they begin under some heads, for which `rules` has them so
+    fits: Callable[[Any], bool] = lambda sizes: True  # whether models of these sizes can be written this way
+    marks: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # kind of head -> tensors by which it is known
+    older: Mapping[str, str] = field(default_factory=dict)  # how names ended once -> how they end now
 
     def sizes_of(self, config: Mapping[str, Any]) -> Any:
         """Our sizes from their configuration."""
         return find_family(self.family).sizes(self.config.read(config))
 
-    def head_of(self, config: Mapping[str, Any], folder: Path) -> HeadChoice | None:
-        """The head that the folder says it has; None for a family without a choice."""
-        names = config.get("architectures") or [next(iter(self.architectures.values()))]
-        kinds = [kind for kind, name in self.architectures.items() if name == names[0]]
-        if len(names) != 1 or not kinds:
+    def renamed(self, theirs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The tensors of a file by the names that `rules` know: today's, and those of a model with a head."""
+        named: dict[str, Tensor] = {}
+        for name, tensor in theirs.items():
+            for old, new in self.older.items():
+                name = name.removesuffix(old) + new if name.endswith(old) else name
+            if name in named:
+                raise QkvError(f"The weights hold {name} twice, by its old name and by its new one.")
+            named[name] = tensor
+        if self.base and not any(name.startswith((self.base, *self.other_bases)) for name in named):
+            return {self.base + name: tensor for name, tensor in named.items()}
+        return named
+
+    def head_of(
+        self, config: Mapping[str, Any], folder: Path, tensors: Collection[str], fullest: bool = False
+    ) -> HeadChoice | None:
+        """The head that the folder says it has; None for a family without a choice.
+
+        Where it says nothing, or several kinds of head go by one name, the tensors tell. The `fullest` head is the one
+        that loses least of them: a model called one for masked tokens may hold what it learned about sentences too.
+        """
+        names = config.get("architectures") or []
+        kinds = [kind for kind, name in self.architectures.items() if not names or name == names[0]]
+        if len(names) > 1 or not kinds:
             known = ", ".join(dict.fromkeys(self.architectures.values()))
             raise QkvError(f"{folder} holds a {', '.join(map(str, names))}; of this family qkv knows {known}.")
+        if fullest and kinds[0] not in FOR_A_TASK:
+            kinds = [kind for kind in self.architectures if kind not in FOR_A_TASK]
+        kinds = [kind for kind in kinds if set(self.marks.get(kind, ())) <= set(tensors)] or kinds
         if not kinds[0]:
             return None
         if kinds[0] in ("classification", "tokens"):
@@ -59,10 +86,15 @@ class PublishedFamily:
 
 
 def _labels(config: Mapping[str, Any], folder: Path) -> tuple[str, ...]:
-    """The names of the classes, in the order of the logits; two nameless ones where the folder says nothing."""
-    named = config.get("id2label")
-    if named is None:
-        return tuple(f"LABEL_{number}" for number in range(int(config.get("num_labels", 2))))
+    """The names of the classes, in the order of the logits; two nameless ones where the folder says nothing.
+
+    Old folders may give the number of classes beside the two nameless ones that it replaces.
+    """
+    named, count = config.get("id2label"), config.get("num_labels", 2)
+    if named is None or (named == {"0": "LABEL_0", "1": "LABEL_1"} and count != 2):
+        if type(count) is not int or count < 1:
+            raise QkvError(f'In {folder / CONFIG_FILE}, "num_labels" must be a whole number above 0, not {count!r}.')
+        return tuple(f"LABEL_{number}" for number in range(count))
     try:
         labels = {int(number): str(label) for number, label in named.items()}
     except (AttributeError, ValueError):
@@ -72,8 +104,13 @@ def _labels(config: Mapping[str, Any], folder: Path) -> tuple[str, ...]:
     return tuple(labels[number] for number in range(len(labels)))
 
 
-def load_published(folder: Path, config: Mapping[str, Any], families: Mapping[str, PublishedFamily]) -> Model:
-    """The model a published folder describes, in evaluation mode and single precision."""
+def load_published(
+    folder: Path, config: Mapping[str, Any], families: Mapping[str, PublishedFamily], fullest: bool = False
+) -> Model:
+    """The model a published folder describes, in evaluation mode and single precision.
+
+    With `fullest`, under the head that keeps most of what the folder holds: for those who put on another head.
+    """
     model_type = config.get("model_type")
     if model_type not in families:
         raise QkvError(
@@ -81,8 +118,8 @@ def load_published(folder: Path, config: Mapping[str, Any], families: Mapping[st
         )
     published = families[str(model_type)]
     sizes = published.sizes_of(config)
-    head = published.head_of(config, folder)
-    tensors = read_shards(folder)
+    tensors = published.renamed(read_shards(folder))
+    head = published.head_of(config, folder, tensors, fullest)
     check_extent(sizes, tensors, folder)
     return fill(published, published.settle(sizes, tensors), head, tensors, folder)
 
@@ -91,8 +128,6 @@ def fill(
     published: PublishedFamily, sizes: Any, head: HeadChoice | None, theirs: Mapping[str, Tensor], origin: Path
 ) -> Model:
     """A model of these sizes with these weights."""
-    if published.base and not any(name.startswith(published.base) for name in theirs):
-        theirs = {published.base + name: tensor for name, tensor in theirs.items()}
     with torch.device("meta"):  # no time is spent on initial values that are replaced at once
         model: Model = build(published.family, sizes, head)
     wanted = {name: tensor.shape for name, tensor in tensors_of(model).items()}
@@ -135,7 +170,7 @@ def save_published(
     head = model.head_choice if isinstance(model, TextModel) else None
     published = family_of(model, families)
     theirs = to_theirs(published.rules(model.sizes, head), tensors_of(model))
-    if config["architectures"] == [published.architectures.get("states")]:
+    if config["architectures"] == [published.architectures.get("states")]:  # without a head, so without a prefix
         theirs = {name.removeprefix(published.base): tensor for name, tensor in theirs.items()}
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -146,8 +181,12 @@ def save_published(
 
 
 def family_of(model: Model, families: Mapping[str, PublishedFamily]) -> PublishedFamily:
-    for published in families.values():
-        if published.family == model.family:
+    same = [published for published in families.values() if published.family == model.family]
+    for published in same:
+        if published.fits(model.sizes):
             return published
+    if same:
+        types = ", ".join(published.model_type for published in same)
+        raise QkvError(f"None of the published forms of the family {model.family} has such sizes: {types}.")
     known = ", ".join(sorted({each.family for each in families.values()}))
     raise QkvError(f"The family {model.family} has no published form: these have one: {known}.")

@@ -101,10 +101,14 @@ class SplitColumns(Split):
 
 @dataclass(frozen=True)
 class Drop:
-    """A tensor of theirs that says nothing ours needs, and why. It may be absent, and is not exported."""
+    """A tensor of theirs that says nothing ours needs, and why. It may be absent, and is not exported.
+
+    Where the other library looks for it all the same, it is exported as a repeat of another: `written_as`.
+    """
 
     theirs: str
     reason: str
+    written_as: str | None = None
 
 
 @dataclass(frozen=True)
@@ -115,7 +119,17 @@ class Copy:
     of: str
 
 
-Map = Sequence[Rename | Split | Drop | Copy]
+@dataclass(frozen=True)
+class Computed:
+    """A tensor of theirs that follows from the sizes, such as a table of sines. It may be absent, must be as computed
+    but for rounding, and is exported.
+    """
+
+    theirs: str
+    compute: Callable[[], Tensor]
+
+
+Map = Sequence[Rename | Split | Drop | Copy | Computed]
 
 
 def rename_modules(names: Iterable[tuple[str, str]], kinds: Sequence[str] = ("weight", "bias")) -> Iterator[Rename]:
@@ -132,7 +146,9 @@ def to_ours(rules: Map, theirs: Mapping[str, Tensor], wanted: Collection[str]) -
     for rule in rules:
         if isinstance(rule, Copy):
             _check_copy(rule, theirs)
-        if isinstance(rule, Drop | Copy):
+        if isinstance(rule, Computed):
+            _check_computed(rule, theirs)
+        if isinstance(rule, Drop | Copy | Computed):
             for name in _matches(rule.theirs, left):
                 del left[name]
         else:
@@ -148,8 +164,13 @@ def to_theirs(rules: Map, ours: Mapping[str, Tensor]) -> dict[str, Tensor]:
     left = dict(ours)
     filled: dict[str, Tensor] = {}
     for rule in rules:
-        if not isinstance(rule, Drop | Copy):
+        if isinstance(rule, Computed):
+            filled[rule.theirs] = rule.compute()
+        elif not isinstance(rule, Drop | Copy):
             filled |= _apply(rule.our_names, rule.their_names, rule.to_theirs, left)
+    for rule in rules:
+        if isinstance(rule, Drop) and rule.written_as is not None:
+            filled[rule.theirs] = filled[rule.written_as].clone()
     _nothing_left("The other library has no place for", left)
     return filled
 
@@ -193,6 +214,13 @@ def _indices(names: Sequence[str], tensors: Mapping[str, Tensor]) -> list[str]:
 def _check_copy(rule: Copy, theirs: Mapping[str, Tensor]) -> None:
     if rule.theirs in theirs and rule.of in theirs and not torch.equal(theirs[rule.theirs], theirs[rule.of]):
         raise QkvError(f"{rule.theirs} differs from {rule.of}; a model of this family has one tensor for both.")
+
+
+def _check_computed(rule: Computed, theirs: Mapping[str, Tensor]) -> None:
+    if (given := theirs.get(rule.theirs)) is not None:
+        expected = rule.compute()
+        if given.shape != expected.shape or not torch.allclose(given.to(expected), expected, atol=1e-2):
+            raise QkvError(f"{rule.theirs} is not what every model of this family and size has there.")
 
 
 def _nothing_left(complaint: str, names: Collection[str]) -> None:
