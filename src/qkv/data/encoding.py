@@ -1,14 +1,16 @@
 """Texts as a model reads them: ids with their segments, their places in the text, and windows of a bounded length."""
 
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tokenizers import Tokenizer
+from tokenizers import AddedToken, Tokenizer, models
 
 from qkv.errors import QkvError
 
 CUTS = {"longest": "longest_first", "first": "only_first", "second": "only_second"}
+IN_NO_TEXT = "\U0010ffff"  # a character that Unicode will never define, before a name that texts may not spell
 
 
 @dataclass(frozen=True)
@@ -90,15 +92,36 @@ def limited(tokenizer: Tokenizer, limit: Limit, special: bool, pairs: bool) -> T
 
 def twin(tokenizer: Tokenizer) -> Tokenizer:
     """A tokenizer with settings of its own that shares the vocabulary, which would be slow to copy."""
-    other = Tokenizer(tokenizer.model)
+    added = sorted(tokenizer.get_added_tokens_decoder().items())
+    other = around(tokenizer.model, tokenizer, [token for _, token in added])
+    if sorted(other.get_added_tokens_decoder()) != [number for number, _ in added]:
+        other = Tokenizer.from_str(tokenizer.to_str())  # numbers with gaps between them, which only a file keeps
+        other.encode_special_tokens = tokenizer.encode_special_tokens
+    return other
+
+
+def deaf_to(names: Collection[int], tokenizer: Tokenizer) -> Tokenizer:
+    """A unigram tokenizer that cuts text that spells these tokens of its vocabulary into other pieces.
+
+    The library looks for every piece of the vocabulary in the text, so these are given a spelling that no text has.
+    """
+    state = json.loads(tokenizer.to_str())["model"]
+    pieces = [
+        (f"{IN_NO_TEXT}{text}" if place in names else text, score) for place, (text, score) in enumerate(state["vocab"])
+    ]
+    model = models.Unigram(pieces, unk_id=state["unk_id"], byte_fallback=state.get("byte_fallback", False))
+    added = sorted(tokenizer.get_added_tokens_decoder().items())
+    return around(model, tokenizer, [token for number, token in added if number not in names or number >= len(pieces)])
+
+
+def around(model: models.Model, tokenizer: Tokenizer, added: Iterable[AddedToken]) -> Tokenizer:
+    """A model with all the other parts of a tokenizer."""
+    other = Tokenizer(model)
     for part in ("normalizer", "pre_tokenizer", "post_processor", "decoder"):
         if getattr(tokenizer, part) is not None:
             setattr(other, part, getattr(tokenizer, part))
-    added = sorted(tokenizer.get_added_tokens_decoder().items())
-    for _, token in added:  # one by one, since the library adds special and other tokens by different calls
+    for token in added:  # one by one, since the library adds special and other tokens by different calls
         (other.add_special_tokens if token.special else other.add_tokens)([token])
-    if sorted(other.get_added_tokens_decoder()) != [number for number, _ in added]:
-        other = Tokenizer.from_str(tokenizer.to_str())  # numbers with gaps between them, which only a file keeps
     other.encode_special_tokens = tokenizer.encode_special_tokens
     return other
 

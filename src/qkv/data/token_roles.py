@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tokenizers import AddedToken, Tokenizer
+from tokenizers import AddedToken, Tokenizer, processors
 
 from qkv.errors import QkvError
 
@@ -115,18 +115,42 @@ def add_special_tokens(tokenizer: Tokenizer, config: Mapping[str, Any]) -> None:
     tokenizer.add_special_tokens([added_token(value) for value in named if token_text(value) not in known])
 
 
-def found_roles(vocabulary: Mapping[str, int], named: Mapping[str, str]) -> dict[str, str]:
-    """The token of each role: the one that is named, or else one with a usual name that the vocabulary knows."""
+def found_roles(tokenizer: Tokenizer, named: Mapping[str, str]) -> dict[str, str]:
+    """The token of each role: the one that is named, or else one that is known by a usual name.
+
+    Where some are named, only special tokens count for the others: Qwen's vocabulary has an ordinary token `<unk>`.
+    """
+    vocabulary = tokenizer.get_vocab(with_added_tokens=True)
     absent = [f"{token!r} as {role}" for role, token in named.items() if token not in vocabulary]
     if absent:
         raise QkvError(f"The tokenizer's notes name {' and '.join(absent)}, but its vocabulary knows no such token.")
+    special = {token.content for token in tokenizer.get_added_tokens_decoder().values() if token.special}
     roles = dict(named)
     for role, names in USUAL_NAMES.items():
+        known = [name for name in names if name in (special if named else vocabulary)]
         # Where a file names what stands in for a role, it left that role out on purpose.
-        known = [name for name in names if name in vocabulary]
         if known and role not in roles and STANDS_IN.get(role) not in named:
             roles[role] = known[0]
     return roles
+
+
+def frame(tokenizer: Tokenizer, roles: Mapping[str, str], starts: bool, ends: bool) -> None:
+    """Let the special tokens stand around each text of a row."""
+    first = [roles["start"]] if starts and "start" in roles else []
+    last = [roles["end"]] if ends and "end" in roles else []
+    pair = [*first, "$A", *last, *(f"{token}:1" for token in first), "$B:1", *(f"{token}:1" for token in last)]
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=[*first, "$A", *last],
+        pair=pair,
+        special_tokens=[(token, number_of(tokenizer, token)) for token in {*first, *last}],
+    )
+
+
+def number_of(tokenizer: Tokenizer, token: str) -> int:
+    number: int | None = tokenizer.token_to_id(token)
+    if number is None:
+        raise QkvError(f"The vocabulary does not know {token!r}, which should stand beside texts.")
+    return number
 
 
 def cleaned_up(text: str) -> str:

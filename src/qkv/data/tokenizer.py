@@ -11,7 +11,7 @@ from typing import Any
 
 from tokenizers import Tokenizer, models
 
-from qkv.data.encoding import Encoding, Limit, NotText, encodings_of, limited, twin
+from qkv.data.encoding import Encoding, Limit, NotText, deaf_to, encodings_of, limited, twin
 from qkv.data.token_kinds import KINDS
 from qkv.data.token_labels import from_byte_level, readable
 from qkv.data.token_roles import STANDS_IN, USUAL_NAMES, TokenizerNotes, cleaned_up, found_roles
@@ -38,11 +38,12 @@ class TextTokenizer:
         tokenizer.no_truncation()
         tokenizer.encode_special_tokens = True  # a text that spells a special token is cut like any other text
         self.notes = notes or TokenizerNotes()
-        self.roles: dict[str, str] = found_roles(vocabulary, self.notes.roles)
+        self.roles: dict[str, str] = found_roles(tokenizer, self.notes.roles)
         self.size: int = self.notes.known or max(vocabulary.values()) + 1
         self.cleans_up = self.notes.clean_up and not isinstance(tokenizer.model, models.BPE)
         self._tokenizer = tokenizer
         self._with_dropout: dict[float, Tokenizer] = {}
+        self._deaf: Tokenizer | None = None
         self._obeying: Tokenizer | None = None
         self._ids = {role: vocabulary[token] for role, token in self.roles.items()}
         added = tokenizer.get_added_tokens_decoder().items()
@@ -229,7 +230,11 @@ class TextTokenizer:
 
     def _reader(self, allow_special: bool) -> Tokenizer:
         if not allow_special:
-            return self._tokenizer
+            if self._deaf is None:
+                names = self._never_text | {self._ids.get("unknown", -1)}
+                unigram = isinstance(self._tokenizer.model, models.Unigram)
+                self._deaf = deaf_to(names, self._tokenizer) if unigram else self._tokenizer
+            return self._deaf
         if self._obeying is None:
             self._obeying = twin(self._tokenizer)
             self._obeying.encode_special_tokens = False
