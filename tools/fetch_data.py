@@ -6,7 +6,7 @@
 `tools/corpora.sha256` lists every file. A row is one JSON object a line. Rows are dealt into train, valid and test by a
 checksum of their text, so equal texts are never on two sides; only `imdb` keeps the test half it was published with.
 
-    imdb              50,000 film reviews: text, label (negative, positive)
+    imdb              50,000 film reviews: text, label (negative, positive); as published, 123 texts are on two sides
     rotten-tomatoes   8,530 sentences from film reviews: text, label (negative, positive)
     reuters           newspaper articles of 1987 with one of nine topics: text, label; articles.jsonl has all that have
                       a body: id, date, title, text, topics, places

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import os
 import shutil
 import subprocess
 import sys
@@ -18,6 +17,7 @@ import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 CHUNK = 2**20
 File = tuple[str, Iterable[bytes]]  # its name and its content, in pieces
@@ -138,22 +138,31 @@ def run(job: Job, folder: Path, sums: Mapping[str, str], downloads: Path) -> Non
 
 
 def _write(file: Path, content: Iterable[bytes], digest: str) -> None:
-    partial = file.with_name(f".{file.name}.{os.getpid()}.partial")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        found, size = hashlib.sha256(), 0
-        with partial.open("wb") as stream:
-            for piece in content:
-                found.update(piece)
-                size += stream.write(piece)
-        if found.hexdigest() != digest:
-            raise FetchError(f"{file.name} is not the file that was expected: its sha256 is {found.hexdigest()}.")
-        partial.replace(file)
-        print(f"    {file.name}  {size / 1e6:,.2f} MB", flush=True)
+        with tempfile.NamedTemporaryFile(dir=file.parent, prefix=".", suffix=".partial", delete=False) as stream:
+            partial = Path(stream.name)
+            try:
+                size = _copy(content, stream, file.name, digest)
+                partial.chmod(0o644)
+                partial.replace(file)
+            finally:
+                partial.unlink(missing_ok=True)
     except OSError as error:
         raise FetchError(f"Cannot write {file}: {(error.strerror or str(error)).lower()}.") from error
-    finally:
-        partial.unlink(missing_ok=True)
+    print(f"    {file.name}  {size / 1e6:,.2f} MB", flush=True)
+
+
+def _copy(content: Iterable[bytes], stream: IO[bytes], name: str, digest: str) -> int:
+    """Write the pieces and check them; how many bytes there were."""
+    found, size = hashlib.sha256(), 0
+    for piece in content:
+        found.update(piece)
+        size += stream.write(piece)
+    stream.flush()
+    if found.hexdigest() != digest:
+        raise FetchError(f"{name} is not the file that was expected: its sha256 is {found.hexdigest()}.")
+    return size
 
 
 def main(jobs: Sequence[Job], target: Path, table: Path, about: str, arguments: Sequence[str] | None = None) -> int:
