@@ -10,13 +10,9 @@ from torch import Tensor, nn
 
 from qkv.errors import QkvError
 from qkv.parts.precision import widened
+from qkv.train.objectives.cross_entropy import smoothed_cross_entropy
 from qkv.train.objectives.loss import Loss
-from qkv.train.objectives.sequence_to_sequence import (
-    Pairs,
-    SequenceToSequenceLoss,
-    predicted,
-    smoothed_cross_entropy,
-)
+from qkv.train.objectives.sequence_to_sequence import Pairs, SequenceToSequenceLoss, predicted
 
 
 @dataclass(frozen=True, kw_only=True)

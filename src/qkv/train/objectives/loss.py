@@ -6,6 +6,8 @@ from typing import Any, Protocol, Self
 import torch
 from torch import Tensor, nn
 
+from qkv.parts.context import Ledger
+
 
 @dataclass(frozen=True)
 class Loss:
@@ -25,3 +27,21 @@ class Objective(Protocol):
     """Maps a model and a batch to the loss that the loop makes small."""
 
     def __call__(self, model: nn.Module, batch: Any) -> Loss: ...
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """What a model says where an objective asks it, as a student learns it from a teacher."""
+
+    logits: Tensor  # [… c]
+    real: Tensor  # […] bool: those that count
+    count: int  # how many these are
+
+
+class Predicting(Objective, Protocol):
+    """An objective about choices between classes (tokens are classes too), which can show a model's logits for them.
+
+    With a ledger the pass is recorded.
+    """
+
+    def predictions(self, model: Any, batch: Any, ledger: Ledger | None = None) -> Predictions: ...
