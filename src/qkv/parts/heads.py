@@ -86,7 +86,12 @@ class PretrainingHead(nn.Module):
         self.next_sentence = nn.Linear(width, 2)
 
     def forward(self, x: Tensor, ctx: Context) -> PretrainingLogits:
-        return PretrainingLogits(self.masked(x), self.next_sentence(self.dropout(self.pool(x, ctx))))
+        return PretrainingLogits(self.masked(x), self.belonging(x, ctx))
+
+    def belonging(self, x: Tensor, ctx: Context) -> Tensor:
+        """The answer to the second question alone. [b s d] → [b 2]"""
+        logits: Tensor = self.next_sentence(self.dropout(self.pool(x, ctx)))
+        return logits
 
 
 class PooledStates(NamedTuple):
