@@ -8,7 +8,10 @@ from qkv.generate.decode import Hypothesis, greedy
 from qkv.look.draw import draw_record
 from qkv.look.maps import Kind
 from qkv.look.page import attention_page
-from qkv.look.record import record_attention, record_text
+from qkv.look.record import record_attention, record_reading, record_text
+from qkv.models.catalogue import build
+from qkv.models.gpt2 import GPT2Sizes
+from qkv.models.head_choice import HeadChoice
 from qkv.models.rnn import RNNSizes, rnn
 from qkv.models.transformer import TransformerSizes, transformer
 from qkv.parts.context import Ledger
@@ -180,3 +183,19 @@ def test_a_record_can_be_drawn(small_transformer):
 def test_nothing_to_look_at_is_a_clear_error(small_transformer, source, target, side):
     with pytest.raises(QkvError, match=f"the {side} has no tokens"):
         record_attention(small_transformer, source, target, LETTERS, PHONEMES)
+
+
+def test_a_model_with_one_stack_looks_at_its_text() -> None:
+    tokenizer = TextTokenizer.train("bpe", ["the cat sat on the mat"], vocabulary=280)
+    sizes = GPT2Sizes(vocabulary=tokenizer.size, positions=32, width=16, hidden=32, heads=2, layers=3)
+    model = build("gpt2", sizes, HeadChoice("states"))
+    record = record_reading(model, "the cat sat", tokenizer)
+    assert record.kinds == (Kind.TEXT,)
+    assert len(record.maps) == 3
+    labels = tuple(tokenizer.tokens(tokenizer.encode(["the cat sat"])[0]))
+    for each in record.maps:
+        assert each.queries == each.keys == labels
+        assert np.allclose(each.weights.sum(-1), 1, atol=1e-5)
+        assert not np.triu(each.average(), 1).any()  # it looks back only
+    assert model.training
+    assert "→" not in attention_page([record]).split("<h2", 1)[1].split("</h2>")[0]

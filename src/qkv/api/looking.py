@@ -5,15 +5,16 @@ from dataclasses import replace
 from pathlib import Path
 
 from qkv.errors import QkvError
+from qkv.generate.reader import TextReader
 from qkv.generate.text import TextToText
 from qkv.look.draw import draw_record, write_png
 from qkv.look.maps import AttentionRecord
 from qkv.look.page import write_page
-from qkv.look.record import record_attention, record_text
+from qkv.look.record import record_attention, record_reading, record_text
 
 
 def look_at(
-    model: TextToText,
+    model: TextToText | TextReader,
     texts: Sequence[str],
     *,
     targets: Sequence[str] | None = None,
@@ -21,6 +22,8 @@ def look_at(
     png: Path | str | None = None,
 ) -> list[AttentionRecord]:
     """What the model looks at while it reads each text and writes its answer, or the target given for it.
+
+    A model with one stack only reads; a target is then the second text of a pair.
 
     `html` names one page for all texts; `png` names an image, numbered where there are several texts. A record shows
     itself in a notebook.
@@ -40,21 +43,31 @@ def look_at(
         raise QkvError(f"An image is written as PNG: name it {Path(png).with_suffix('.png')}, not {png}.")
     if html is not None and Path(html).resolve() in [image.resolve() for image in images]:
         raise QkvError(f"The page and the image cannot both be {html}: name two files.")
-    source, target = model.source_tokenizer, model.target_tokenizer
-    if targets is None:
-        records = [record_text(model.model, text, source, target) for text in texts]
-    else:
-        records = []
-        for text, wanted in zip(texts, targets, strict=True):
-            read = [*source.encode([text])[0], source.end]
-            written = [*target.encode([wanted])[0], target.end]
-            record = record_attention(model.model, read, written, source, target)
-            records.append(replace(record, source=text, target=wanted))
+    records = _records(model, texts, targets)
     if html is not None:
         write_page(records, Path(html))
     if images:
         for record, image in zip(records, images, strict=True):
             write_png(draw_record(record), image)
+    return records
+
+
+def _records(
+    model: TextToText | TextReader, texts: Sequence[str], targets: Sequence[str] | None
+) -> list[AttentionRecord]:
+    if isinstance(model, TextReader):
+        seconds = [None] * len(texts) if targets is None else targets
+        pairs = zip(texts, seconds, strict=True)
+        return [record_reading(model.model, text, model.tokenizer, second) for text, second in pairs]
+    source, target = model.source_tokenizer, model.target_tokenizer
+    if targets is None:
+        return [record_text(model.model, text, source, target) for text in texts]
+    records = []
+    for text, wanted in zip(texts, targets, strict=True):
+        read = [*source.encode([text])[0], source.end]
+        written = [*target.encode([wanted])[0], target.end]
+        record = record_attention(model.model, read, written, source, target)
+        records.append(replace(record, source=text, target=wanted))
     return records
 
 

@@ -91,7 +91,8 @@ def draw_heads(attention: AttentionMap, title: str = "") -> Image.Image:
 
 def draw_record(record: AttentionRecord) -> Image.Image:
     """The average map of the most telling kind under its input and output."""
-    return draw_map(record.average(), title=f"{_shortened(record.source)}\n{_shortened(record.target)}")
+    texts = [_shortened(text) for text in (record.source, record.target) if text]
+    return draw_map(record.average(), title="\n".join(texts))
 
 
 def write_png(image: Image.Image, path: Path) -> Path:

@@ -20,6 +20,7 @@ class Kind(StrEnum):
     CROSS = "cross"
     ENCODER = "encoder self"
     DECODER = "decoder self"
+    TEXT = "self"  # of a model with one stack
 
     @property
     def heading(self) -> str:
@@ -30,6 +31,7 @@ _HEADINGS = {
     Kind.CROSS: "Output looks at input",
     Kind.ENCODER: "Input looks at itself",
     Kind.DECODER: "Output looks at itself",
+    Kind.TEXT: "Text looks at itself",
 }
 
 
@@ -86,7 +88,7 @@ class AttentionRecord:
     """Every attention map of one input and its output, in the order in which the model used them."""
 
     source: str  # the input, as text
-    target: str  # the output, as text
+    target: str  # the output, as text; empty where the model only reads
     maps: tuple[AttentionMap, ...]
 
     def __post_init__(self) -> None:
@@ -113,7 +115,8 @@ class AttentionRecord:
         return AttentionMap(average_name(maps), kind, weights, maps[0].queries, maps[0].keys)
 
     def __repr__(self) -> str:
-        lines = [f"AttentionRecord: {_shortened(self.source)!r} -> {_shortened(self.target)!r}"]
+        written = f" -> {_shortened(self.target)!r}" if self.target else ""
+        lines = [f"AttentionRecord: {_shortened(self.source)!r}{written}"]
         for kind in self.kinds:
             maps = self.of(kind)
             shape = f"{len(maps[0].queries)} queries × {len(maps[0].keys)} keys"
@@ -123,7 +126,8 @@ class AttentionRecord:
     def _repr_html_(self) -> str:
         """The average of the most telling kind, for a notebook."""
         drawn = self.average()
-        caption = f"{self.source} → {self.target} · {drawn.kind.heading.lower()}, {drawn.name}"
+        texts = f"{self.source} → {self.target}" if self.target else self.source
+        caption = f"{texts} · {drawn.kind.heading.lower()}, {drawn.name}"
         shown = drawn.cropped(NOTEBOOK_LIMIT)
         return notebook_html(shown.average(), shown.queries, shown.keys, caption, drawn.crop_note(NOTEBOOK_LIMIT))
 

@@ -36,6 +36,7 @@ _SIDES = {  # what the rows and the columns of a kind are, beside their tokens
     Kind.CROSS: ("writes", "reads"),
     Kind.ENCODER: ("token", "looks at"),
     Kind.DECODER: ("writes", "looks at"),
+    Kind.TEXT: ("token", "looks at"),
 }
 _WHOLE = "\n".join(
     (
@@ -94,12 +95,15 @@ def _input(number: int, record: AttentionRecord, limit: int) -> str:
         f'<details class="averages"><summary>{average.kind.heading}</summary>\n{_figure(average, limit)}</details>\n'
         for average in averages[1:]
     )
+    written = (
+        '<span class="arrow" aria-hidden="true">→</span><span class="hidden">, output: </span>'
+        f'<bdi class="target">{escaped(record.target)}</bdi>'
+    )
     return (
         f'<section class="input" id="input-{number}" aria-labelledby="pair-{number}">\n'
         f'<h2 class="pair{" long" if long else ""}" id="pair-{number}">'
         f'<span class="hidden">Input: </span><bdi class="source">{escaped(record.source)}</bdi>'
-        '<span class="arrow" aria-hidden="true">→</span><span class="hidden">, output: </span>'
-        f'<bdi class="target">{escaped(record.target)}</bdi></h2>\n'
+        f"{written if record.target else ''}</h2>\n"
         '<div class="stage"><div class="view"><div class="strips"></div>\n'
         f'{_figure(averages[0], limit)}<p class="readout" aria-live="polite"></p></div></div>\n'
         f'{others}<script type="application/json">{_json(_data(record, limit))}</script>\n</section>\n'

@@ -18,6 +18,7 @@ from qkv.errors import QkvError
 from qkv.generate.decode import Hypothesis, greedy
 from qkv.look.maps import AttentionMap, AttentionRecord, Kind
 from qkv.models.sequence_to_sequence import SequenceToSequence
+from qkv.models.text_model import TextModel
 from qkv.parts.context import Ledger
 
 
@@ -90,8 +91,30 @@ def record_attention(
     return AttentionRecord(source_tokenizer.decode(read), target_tokenizer.decode(written), tuple(maps))
 
 
+def record_reading(model: TextModel, text: str, tokenizer: TextTokenizer, second: str | None = None) -> AttentionRecord:
+    """Run a model with one stack over a text, or over a pair of texts, and keep every attention map."""
+    if second is None:
+        (encoding,) = tokenizer.encodings([text])
+    else:
+        (encoding,) = tokenizer.encode_pairs([text], [second])
+    if not encoding.ids:
+        raise QkvError("There is nothing to look at: the text has no tokens.")
+    ledger = Ledger(model, keep={"weights"})
+    device = next(model.parameters()).device
+    segments = None
+    if model.embed.segments is not None:
+        segments = torch.tensor([encoding.segments], device=device)
+    with _at_rest(model), torch.inference_mode():
+        model(torch.tensor([encoding.ids], device=device), segments=segments, ledger=ledger)
+    labels = tuple(tokenizer.tokens(encoding.ids))
+    maps = [AttentionMap(name, Kind.TEXT, weights, labels, labels) for name, weights in _uses(ledger, len(labels))]
+    if not maps:
+        raise QkvError("This model wrote no attention weights, so there is nothing to look at.")
+    return AttentionRecord(text if second is None else f"{text} | {second}", "", tuple(maps))
+
+
 @contextmanager
-def _at_rest(model: SequenceToSequence) -> Iterator[None]:
+def _at_rest(model: SequenceToSequence | TextModel) -> Iterator[None]:
     """The model without dropout, and afterwards as it was."""
     was_training = model.training
     model.eval()

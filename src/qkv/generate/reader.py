@@ -1,0 +1,105 @@
+"""A text model with its tokenizer: texts in, and for each what the head says of it.
+
+Shapes: b rows of a batch, s slots.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from qkv.data.batches import ordered_batches
+from qkv.data.encoding import Encoding, Limit
+from qkv.data.text_rows import TextRows
+from qkv.data.tokenizer import TextTokenizer
+from qkv.errors import QkvError
+from qkv.models.text_model import TextModel
+from qkv.weights.save import save_model
+
+TOKENIZER_FILE = "tokenizer.json"
+BATCH_TOKENS = 8192
+
+
+class TextReader:
+    """What all uses of a text model share; each use is a subclass for one kind of head."""
+
+    kinds: ClassVar[tuple[str, ...]]  # the heads it is for
+
+    def __init__(self, model: TextModel, tokenizer: TextTokenizer) -> None:
+        if model.head_choice.kind not in self.kinds:
+            wanted = " or ".join(self.kinds)
+            raise QkvError(f"This needs a model with a {wanted} head, but it has a {model.head_choice.kind} head.")
+        if tokenizer.size > model.vocabulary:
+            raise QkvError(
+                f"Mismatched tokenizer: it has {tokenizer.size} tokens, but the model was built for "
+                f"{model.vocabulary}; it belongs to another model."
+            )
+        self.model, self.tokenizer = model, tokenizer
+
+    def save(self, folder: Path | str) -> None:
+        save_model(self.model, Path(folder))
+        self.tokenizer.save(Path(folder) / TOKENIZER_FILE)
+
+    def limit(self, cut: str = "longest", stride: int | None = None) -> Limit | None:
+        """As many tokens as the model reads; None: any number."""
+        return None if self.model.longest is None else Limit(self.model.longest, cut, stride)
+
+    def rows(self, encodings: Sequence[Encoding]) -> TextRows:
+        """Encodings as rows of a data set, without segments where the model cannot tell them apart."""
+        pad = self.tokenizer.pad if self.tokenizer.has("pad") else 0  # hidden from every token, so any id will do
+        rows = TextRows.from_encodings(encodings, pad=pad)
+        return rows if self.model.embed.segments is not None else rows.without_segments()
+
+    def answers(self, encodings: Sequence[Encoding], batch_tokens: int = BATCH_TOKENS) -> list[Any]:
+        """What the head says of each row, on the CPU, cut to the row's own tokens where it speaks of tokens."""
+        if not encodings:
+            return []
+        rows = replace(self.rows(encodings), original=np.arange(len(encodings)))
+        found: list[Any] = [None] * len(encodings)
+        device = next(self.model.parameters()).device
+        most = max(batch_tokens, max(map(len, encodings)))
+        with self.at_rest():
+            for places, batch in ordered_batches(rows, most):
+                moved = batch.to(device)
+                output = self.model(moved.ids, lengths=moved.lengths, segments=moved.segments)
+                for number, place in enumerate(places.tolist()):
+                    found[place] = _row(output, number, len(encodings[place]), batch.ids.shape[1])
+        return found
+
+    @contextmanager
+    def at_rest(self) -> Iterator[None]:
+        """Without dropout and gradients; the model is given back as it was."""
+        training = self.model.training
+        self.model.eval()
+        try:
+            with torch.inference_mode():
+                yield
+        finally:
+            self.model.train(training)
+
+    def __repr__(self) -> str:
+        parameters = sum(parameter.numel() for parameter in self.model.parameters())
+        head = self.model.head_choice.kind
+        return f"{type(self).__name__}({self.model.family}, {head} head, {parameters:,} parameters)"
+
+
+def check_texts(texts: Sequence[str]) -> list[str]:
+    """A list of texts; a single one would be read letter by letter."""
+    if isinstance(texts, str):
+        raise QkvError("Give a list of texts, not a single text: put the one text into brackets.")
+    return list(texts)
+
+
+def _row(output: Any, number: int, length: int, slots: int) -> Any:
+    """One row of a head's answer; tuples are taken apart. An answer of as many entries as slots speaks of tokens."""
+    if isinstance(output, tuple):
+        return type(output)(*(_row(part, number, length, slots) for part in output))
+    row: Tensor = output[number].float().cpu()
+    return row[:length] if output.ndim == 3 and output.shape[1] == slots else row

@@ -1,0 +1,185 @@
+"""What text models are used for beside writing: labels for texts and words, answers, hidden words, embeddings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from qkv.data.answers import FoundAnswer, find_answers
+from qkv.errors import QkvError
+from qkv.generate.reader import BATCH_TOKENS, TextReader, check_texts
+from qkv.parts.heads import PretrainingLogits
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """The likeliest label of a text, and the probability of every label."""
+
+    label: str
+    probabilities: dict[str, float]
+
+    @property
+    def probability(self) -> float:
+        return self.probabilities[self.label]
+
+
+class Classifier(TextReader):
+    """One label a text, or a pair of texts."""
+
+    kinds: ClassVar = ("classification",)
+
+    def run(
+        self, texts: Sequence[str], seconds: Sequence[str] | None = None, *, batch_tokens: int = BATCH_TOKENS
+    ) -> list[Labelled]:
+        """The label of each text; with `seconds`, of each pair. What is longer than the model reads is cut."""
+        texts = check_texts(texts)
+        if seconds is None:
+            encodings = self.tokenizer.encodings(texts, limit=self.limit())
+        else:
+            encodings = self.tokenizer.encode_pairs(texts, check_texts(seconds), limit=self.limit())
+        labels = self.model.head_choice.labels
+        return [
+            Labelled(labels[int(shares.argmax())], dict(zip(labels, shares.tolist(), strict=True)))
+            for shares in (logits.softmax(-1) for logits in self.answers(encodings, batch_tokens))
+        ]
+
+
+@dataclass(frozen=True)
+class Tagged:
+    """A word with the label of its first piece."""
+
+    word: str
+    label: str
+    probability: float
+    start: int  # characters of the text it stands at
+    end: int
+
+
+class Tagger(TextReader):
+    """One label a word."""
+
+    kinds: ClassVar = ("tokens",)
+
+    def run(self, texts: Sequence[str], *, batch_tokens: int = BATCH_TOKENS) -> list[list[Tagged]]:
+        """The words of each text in order, each with its label. What is longer than the model reads is an error."""
+        texts = check_texts(texts)
+        encodings = self.tokenizer.encodings(texts)
+        labels = self.model.head_choice.labels
+        found: list[list[Tagged]] = []
+        for text, encoding, logits in zip(texts, encodings, self.answers(encodings, batch_tokens), strict=True):
+            shares = logits.softmax(-1)  # [s c]
+            words: list[Tagged] = []
+            before = None
+            for slot, (word, (start, end)) in enumerate(zip(encoding.words, encoding.offsets, strict=True)):
+                if word is None:
+                    continue
+                if word == before:  # a further piece of the same word
+                    last = words[-1]
+                    words[-1] = Tagged(text[last.start : end], last.label, last.probability, last.start, end)
+                else:
+                    best = int(shares[slot].argmax())
+                    words.append(Tagged(text[start:end], labels[best], float(shares[slot, best]), start, end))
+                before = word
+            found.append(words)
+        return found
+
+
+class Answerer(TextReader):
+    """Answers to questions, found in a text."""
+
+    kinds: ClassVar = ("spans",)
+
+    def run(
+        self,
+        questions: Sequence[str],
+        contexts: Sequence[str],
+        *,
+        threshold: float = 0.0,
+        longest: int = 30,
+        stride: int = 128,
+        batch_tokens: int = BATCH_TOKENS,
+    ) -> list[FoundAnswer]:
+        """The stretch of each context that answers its question; empty where no answer is better by `threshold`.
+
+        A context too long for the model is read in windows that overlap by `stride` tokens.
+        """
+        questions, contexts = check_texts(questions), check_texts(contexts)
+        longest_row = self.model.longest
+        overlap = None if longest_row is None else min(stride, longest_row // 4)
+        encodings = self.tokenizer.encode_pairs(questions, contexts, limit=self.limit("second", overlap))
+        scores = [scores.numpy() for scores in self.answers(encodings, batch_tokens)]  # [s 2] each
+        starts, ends = [each[:, 0] for each in scores], [each[:, 1] for each in scores]
+        return find_answers(encodings, starts, ends, contexts, threshold=threshold, longest=longest)
+
+
+class SentenceEncoder(TextReader):
+    """One vector a text. [reimers2019 §3]"""
+
+    kinds: ClassVar = ("embedding",)
+
+    def run(self, texts: Sequence[str], *, batch_tokens: int = BATCH_TOKENS) -> Tensor:
+        """[texts d]. What is longer than the model reads is cut."""
+        encodings = self.tokenizer.encodings(check_texts(texts), limit=self.limit())
+        vectors = self.answers(encodings, batch_tokens)
+        return torch.stack(vectors) if vectors else torch.empty(0, 0)
+
+    def similarities(self, first: Sequence[str], second: Sequence[str]) -> Tensor:
+        """The cosine of the angle between each of the first texts and each of the second. [first second]"""
+        normed = [torch.nn.functional.normalize(self.run(texts), dim=-1) for texts in (first, second)]
+        return normed[0] @ normed[1].T
+
+
+@dataclass(frozen=True)
+class Filling:
+    """A word for a hidden place, and the text with it."""
+
+    token: str
+    probability: float
+    text: str
+
+
+class MaskFiller(TextReader):
+    """What a hidden word was."""
+
+    kinds: ClassVar = ("masked", "pretraining")
+
+    def run(self, texts: Sequence[str], *, best: int = 5, batch_tokens: int = BATCH_TOKENS) -> list[list[Filling]]:
+        """The likeliest tokens for the hidden place of each text, best first. Each has one, spelled as the tokenizer
+        spells it: [MASK]."""
+        texts = check_texts(texts)
+        mask = self.tokenizer.mask
+        encodings = self.tokenizer.encodings(texts, allow_special=True)
+        found = []
+        for text, encoding, output in zip(texts, encodings, self.answers(encodings, batch_tokens), strict=True):
+            places = [slot for slot, token in enumerate(encoding.ids) if token == mask]
+            if len(places) != 1:
+                spelled = self.tokenizer.roles["mask"]
+                raise QkvError(
+                    f"A text needs one hidden place, spelled {spelled}, but {text[:60]!r} has {len(places)}."
+                )
+            logits = output.masked if isinstance(output, PretrainingLogits) else output
+            shares = logits[places[0]].softmax(-1)
+            top = shares.topk(min(best, self.tokenizer.size))
+            fillings = []
+            for share, token in zip(top.values.tolist(), top.indices.tolist(), strict=True):
+                ids = [*encoding.ids[: places[0]], token, *encoding.ids[places[0] + 1 :]]
+                whole = self.tokenizer.decode(ids, whole=True)
+                name = self.tokenizer.tokens([token])[0] if token < self.tokenizer.size else f"<{token}>"
+                fillings.append(Filling(name, share, whole))
+            found.append(fillings)
+        return found
+
+
+class StateReader(TextReader):
+    """The stream itself, for those who build on it."""
+
+    kinds: ClassVar = ("states", "pooled")
+
+    def run(self, texts: Sequence[str], *, batch_tokens: int = BATCH_TOKENS) -> list[Tensor]:
+        """The states of each text's tokens, special ones included. [s d] each"""
+        encodings = self.tokenizer.encodings(check_texts(texts), limit=self.limit())
+        return [answer[0] if isinstance(answer, tuple) else answer for answer in self.answers(encodings, batch_tokens)]
