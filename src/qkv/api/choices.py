@@ -23,7 +23,19 @@ SMALL_SIZES: dict[str, dict[str, Any]] = {
         "width": 256, "encoder_hidden": 1024, "decoder_hidden": 1024, "encoder_heads": 4, "decoder_heads": 4,
         "encoder_layers": 3, "decoder_layers": 3, "dropout": 0.1,
     },
+    "gpt1": {"positions": 256, "width": 256, "heads": 4, "layers": 4},
+    "bert": {"positions": 256, "width": 256, "hidden": 1024, "heads": 4, "layers": 4},
+    "albert": {"positions": 256, "embedding": 128, "width": 256, "hidden": 1024, "heads": 4, "layers": 4},
+    "distilbert": {"positions": 256, "width": 256, "hidden": 1024, "heads": 4, "layers": 4},
+    "roformer": {"positions": 256, "embedding": 256, "width": 256, "hidden": 1024, "heads": 4, "layers": 4},
     "gpt2": {"positions": 256, "width": 256, "hidden": 1024, "heads": 4, "layers": 4},
+    "gpt3": {
+        "positions": 256, "width": 256, "hidden": 1024, "heads": 4, "head_width": 64, "layers": 4, "window": 64,
+    },
+    "gpt-neo": {"positions": 256, "width": 256, "hidden": 1024, "heads": 4, "layers": 4, "window": 64},
+    "llama": {
+        "positions": 256, "width": 256, "hidden": 768, "heads": 4, "key_value_heads": 2, "layers": 4, "tied": True,
+    },
     "t5": {
         "width": 256, "key_width": 64, "hidden": 1024, "heads": 4, "encoder_layers": 3, "decoder_layers": 3,
     },

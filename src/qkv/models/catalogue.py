@@ -10,7 +10,21 @@ from typing import Any
 import torch
 
 from qkv.errors import QkvError, nearest_or_all
-from qkv.models import gpt2, marian, rnn, t5, transformer
+from qkv.models import (
+    albert,
+    bert,
+    distilbert,
+    gpt1,
+    gpt2,
+    gpt3,
+    gpt_neo,
+    llama,
+    marian,
+    rnn,
+    roformer,
+    t5,
+    transformer,
+)
 from qkv.models.head_choice import HeadChoice
 from qkv.models.sequence_to_sequence import SequenceToSequence
 from qkv.models.text_model import TextModel
@@ -57,13 +71,15 @@ def _check_size(family: str, name: str, kind: str, value: Any) -> None:
         raise QkvError(f"The size {name} of family {family} must be {must}, but is {value!r}.")
     if kind.startswith("int") and (type(value) is not int or value < 1):
         raise QkvError(f"The size {name} of family {family} must be a whole number above 0, but is {value!r}.")
-    if kind == "float" and (type(value) not in (int, float) or not 0 <= value < (1 if "dropout" in name else math.inf)):
+    most = 1 if "dropout" in name else math.inf
+    if kind.startswith("float") and (type(value) not in (int, float) or not 0 <= value < most):
         least = "at least 0 and below 1" if "dropout" in name else "0 or more"
         raise QkvError(f"The size {name} of family {family} must be a number of {least}, but is {value!r}.")
 
 
 # The heads that other libraries publish checkpoints with; an embedding is made from any of them.
 DECODER_HEADS = ("language", "states", "classification", "tokens", "spans", "embedding")
+BERT_HEADS = ("pretraining", "masked", "pooled", "states", "classification", "tokens", "spans", "embedding")
 ENCODER_HEADS = ("masked", "states", "classification", "tokens", "spans", "embedding")
 
 _FAMILIES = [
@@ -91,7 +107,57 @@ _FAMILIES = [
     Family("marian", "the Transformer as published for translation", marian.MarianSizes, marian.marian, marian.SIZES),
     Family("t5", "an encoder and a decoder with bucketed distances for positions", t5.T5Sizes, t5.t5, t5.SIZES),
     Family("rnn", "its predecessor: recurrent networks with additive attention", rnn.RNNSizes, rnn.rnn, rnn.SIZES),
+    Family("gpt1", "the first GPT, norm after each sub-layer", gpt1.GPT1Sizes, gpt1.gpt1, gpt1.SIZES, DECODER_HEADS),
+    Family("bert", "an encoder alone, which looks both ways", bert.BertSizes, bert.bert, bert.SIZES, BERT_HEADS),
+    Family(
+        "albert",
+        "a BERT of one layer that runs again and again",
+        albert.AlbertSizes,
+        albert.albert,
+        albert.SIZES,
+        BERT_HEADS,
+    ),
+    Family(
+        "distilbert",
+        "half a BERT, taught by the whole",
+        distilbert.DistilBertSizes,
+        distilbert.distilbert,
+        distilbert.SIZES,
+        ENCODER_HEADS,
+    ),
+    Family(
+        "roformer",
+        "a BERT with rotary positions",
+        roformer.RoFormerSizes,
+        roformer.roformer,
+        roformer.SIZES,
+        ENCODER_HEADS,
+    ),
     Family("gpt2", "a decoder alone, norm before each sub-layer", gpt2.GPT2Sizes, gpt2.gpt2, gpt2.SIZES, DECODER_HEADS),
+    Family(
+        "gpt3",
+        "GPT-2 made larger, every other layer looking back no further than a band",
+        gpt3.GPT3Sizes,
+        gpt3.gpt3,
+        gpt3.SIZES,
+        DECODER_HEADS,
+    ),
+    Family(
+        "gpt-neo",
+        "a GPT-3 in the open, layers looking far and near in turn",
+        gpt_neo.GPTNeoSizes,
+        gpt_neo.gpt_neo,
+        gpt_neo.SIZES,
+        DECODER_HEADS,
+    ),
+    Family(
+        "llama",
+        "RMS norms, rotary positions, gated feed-forward, grouped queries",
+        llama.LlamaSizes,
+        llama.llama,
+        llama.SIZES,
+        DECODER_HEADS,
+    ),
 ]
 FAMILIES = {family.name: family for family in _FAMILIES}
 

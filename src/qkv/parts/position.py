@@ -119,6 +119,39 @@ def ntk_rates(width: int, base: float, factor: float) -> Tensor:
     return rotary_rates(width, base * factor ** (width / (width - 2)))
 
 
+def llama3_rates(rates: Tensor, factor: float, trained: int, slow: float = 1.0, fast: float = 4.0) -> Tensor:
+    """Pairs squeezed by how often they turn within the `trained` positions: as Llama 3.1 does. [grattafiori2024 §3.2]
+
+    Those that turn less than `slow` times are squeezed by the whole `factor`, those that turn more than `fast` times
+    not at all, those between by something between.
+    """
+    turns = trained * rates / (2 * math.pi)
+    kept = ((turns - slow) / (fast - slow)).clamp(0, 1)
+    return kept * rates + (1 - kept) * interpolated_rates(rates, factor)
+
+
+def yarn_rates(width: int, base: float, factor: float, trained: int, slow: float = 1.0, fast: float = 32.0) -> Tensor:
+    """Slow pairs squeezed by the whole `factor`, fast ones not at all, those between in part. [peng2023 def.2]
+
+    DIFFERS [peng2023]: between the two, the share falls with the number of the pair and not of its turns, and the
+    bounds are rounded outwards, as in the code that was published with the paper and trained with.
+    """
+
+    def pair(turns: float) -> float:
+        """The pair, as a fraction of them, that turns so often within the trained positions."""
+        return width * math.log(trained / (turns * 2 * math.pi)) / (2 * math.log(base))
+
+    rates = rotary_rates(width, base)
+    first, last = max(math.floor(pair(fast)), 0), min(math.ceil(pair(slow)), width - 1)
+    squeezed = ((torch.arange(width // 2, dtype=torch.float64) - first) / (last - first or 0.001)).clamp(0, 1)
+    return (1 - squeezed) * rates + squeezed * interpolated_rates(rates, factor)
+
+
+def yarn_sharpness(factor: float) -> float:
+    """√(1/t): what queries and keys are multiplied by where positions are squeezed. [peng2023 def.3]"""
+    return 0.1 * math.log(factor) + 1.0 if factor > 1 else 1.0
+
+
 class Rotary(nn.Module):
     """Rotary positions: queries and keys turned by an angle that grows with the position. [su2021 eq.14]
 

@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+from qkv.weights.maps.albert import ALBERT
+from qkv.weights.maps.bert import BERT
+from qkv.weights.maps.distilbert import DISTILBERT
+from qkv.weights.maps.gpt1 import GPT1
 from qkv.weights.maps.gpt2 import GPT2
+from qkv.weights.maps.gpt_neo import GPT_NEO
+from qkv.weights.maps.llama import LLAMA, MISTRAL, QWEN2
 from qkv.weights.maps.marian import MARIAN
+from qkv.weights.maps.roformer import ROFORMER
 from qkv.weights.maps.t5 import T5
 from qkv.weights.published import PublishedFamily
 
-PUBLISHED: dict[str, PublishedFamily] = {each.model_type: each for each in (GPT2, MARIAN, T5)}
+PUBLISHED: dict[str, PublishedFamily] = {
+    each.model_type: each
+    for each in (ALBERT, BERT, DISTILBERT, ROFORMER, GPT1, GPT2, GPT_NEO, LLAMA, MISTRAL, QWEN2, MARIAN, T5)
+}
