@@ -279,9 +279,14 @@ class TextTokenizer:
     def _byte_level(self) -> bool:
         return "ByteLevel" in str(self._tokenizer.pre_tokenizer)
 
+    def library_state(self) -> str:
+        """The tokenizer as the tokenizers library writes it."""
+        state: str = self._tokenizer.to_str()
+        return state
+
     def fingerprint(self) -> str:
         """A short name for this very vocabulary and way of cutting, equal after saving and loading."""
-        return hashlib.sha256(self._tokenizer.to_str().encode()).hexdigest()[:16]
+        return hashlib.sha256(self.library_state().encode()).hexdigest()[:16]
 
     def _checked(self, ids: Sequence[int]) -> list[int]:
         ids = [int(token) for token in ids]
