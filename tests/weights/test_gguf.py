@@ -178,6 +178,18 @@ REFUSED = {
     "an unknown element": (header(entries=1) + entry(b"k", 9, struct.pack("<IQ", 99, 1)), "unknown kind 99"),
     "a long array": (header(entries=1) + entry(b"k", 9, struct.pack("<IQ", 0, 2**60) + ZEROS), "values of k"),
     "long texts": (header(entries=1) + entry(b"k", 9, struct.pack("<IQ", 8, 2**61) + ZEROS), "values of k"),
+    "a long text in a list": (
+        header(entries=1) + entry(b"k", 9, struct.pack("<IQQ", 8, 2, 2**62) + ZEROS),
+        "a text of k would end after",
+    ),
+    "a list that ends within a text": (
+        header(entries=1) + entry(b"k", 9, struct.pack("<IQQ8sI", 8, 2, 8, b"abcdefgh", 1)),
+        "ends within the texts of k",
+    ),
+    "a list of what is no text": (
+        header(entries=1) + entry(b"k", 9, struct.pack("<IQQ1s", 8, 1, 1, b"\xff")),
+        "a text of k with bytes that are not UTF-8",
+    ),
     "twice the same entry": (header(entries=2) + 2 * entry(b"k", 0, b"1"), "entry k twice"),
     "no alignment": (header(entries=1) + entry(b"general.alignment", 4, bytes(4)), "a power of two"),
     "a crooked alignment": (header(entries=1) + entry(b"general.alignment", 4, struct.pack("<I", 24)), "power of two"),

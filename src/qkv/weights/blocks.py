@@ -19,7 +19,7 @@ from qkv.errors import QkvError
 Bytes = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float32]
 
-VALUES_AT_ONCE = 2**20  # bounds what decoding needs beside the result
+VALUES_AT_ONCE = 2**17  # bounds what decoding needs beside the result, and stays in the processor's cache
 NIBBLES = np.array([0, 4], np.uint8)  # where the two halves of a byte start
 PAIRS = np.array([0, 2, 4, 6], np.uint8)  # where the four quarters start
 BITS = np.arange(8, dtype=np.uint8)

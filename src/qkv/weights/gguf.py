@@ -149,24 +149,22 @@ def _alignment(path: Path, metadata: Mapping[str, Any]) -> int:
 
 
 def _read_notes(reader: _Reader, count: int, alignment: int) -> dict[str, TensorNote]:
-    found: list[tuple[str, tuple[int, ...], int, int]] = []
+    found: dict[str, tuple[tuple[int, ...], int, int]] = {}
     for _ in range(count):
         name = reader.name("a tensor")
+        if name in found:
+            raise QkvError(f"{reader.path} holds the tensor {name} twice.")
         dimensions = reader.scalar("I", f"the number of dimensions of {name}")
         if dimensions > MOST_DIMENSIONS:
             raise QkvError(f"{reader.path} gives the tensor {name} {dimensions} dimensions; a tensor has at most four.")
         shape = tuple(reader.scalar("Q", f"the shape of {name}") for _ in range(dimensions))[::-1]
         if 0 in shape:
             raise QkvError(f"{reader.path} gives the tensor {name} the shape {list(shape)}, which holds nothing.")
-        found.append(
-            (name, shape, reader.scalar("I", f"the kind of {name}"), reader.scalar("Q", f"the place of {name}"))
-        )
+        found[name] = (shape, reader.scalar("I", f"the kind of {name}"), reader.scalar("Q", f"the place of {name}"))
     start = -(-reader.place // alignment) * alignment
     notes: dict[str, TensorNote] = {}
-    for name, shape, number, offset in found:
+    for name, (shape, number, offset) in found.items():
         kind = TENSOR_KINDS.get(number, f"kind {number}")
-        if name in notes:
-            raise QkvError(f"{reader.path} holds the tensor {name} twice.")
         if offset % alignment:
             raise QkvError(f"{reader.path} places the tensor {name} at {offset}, which is not aligned to {alignment}.")
         notes[name] = TensorNote(name, shape, kind, start + offset, _bytes_of(reader.path, name, shape, kind))
@@ -260,4 +258,23 @@ class _Reader:
         if inner in SCALARS:
             numbers = np.frombuffer(self.take(count * SMALLEST_BYTES[inner], key), f"<{SCALARS[inner]}")
             return (numbers != 0 if inner == BOOLEAN else numbers).tolist()
+        if inner == STRING:
+            return self.strings(count, key)
         return [self.value(inner, key, depth + 1) for _ in range(count)]
+
+    def strings(self, count: int, key: str) -> list[str]:
+        """Many strings, such as a vocabulary: what `string` does, in a tight loop."""
+        unpack, texts, place, end = struct.Struct("<Q").unpack_from, [], self.place, len(self.header)
+        try:
+            for _ in range(count):
+                (size,) = unpack(self.header, place)
+                if size > end - place - 8:
+                    raise QkvError(f"{self.path} is cut short or lies: a text of {key} would end after the header.")
+                place += 8 + size
+                texts.append(str(self.header[place - size : place], "utf-8"))
+        except UnicodeDecodeError as error:
+            raise QkvError(f"{self.path} spells a text of {key} with bytes that are not UTF-8.") from error
+        except struct.error as error:
+            raise QkvError(f"{self.path} is not a whole GGUF file: it ends within the texts of {key}.") from error
+        self.place = place
+        return texts

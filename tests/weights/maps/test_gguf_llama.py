@@ -162,6 +162,13 @@ def test_another_architecture_and_a_vocabulary_alone_are_named(tmp_path: Path) -
             llama_of_gguf(file)
 
 
+def published() -> Path:
+    path = CHECKPOINTS / "smollm2-135m-instruct" / "SmolLM2-135M-Instruct.Q4_1.gguf"
+    if not path.exists():
+        pytest.skip("needs `make checkpoints`")
+    return path
+
+
 def tokenizer_of(file: GgufFile) -> Tokenizer:
     tokens, merges = (file.metadata[f"tokenizer.ggml.{name}"] for name in ("tokens", "merges"))
     vocabulary = {token: number for number, token in enumerate(tokens)}
@@ -174,11 +181,25 @@ def tokenizer_of(file: GgufFile) -> Tokenizer:
 
 
 @pytest.mark.slow
+def test_a_published_file_gives_the_tensors_that_the_reference_makes_of_it() -> None:
+    from transformers import LlamaConfig
+    from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
+
+    path = published()
+    config, tensors = llama_of_gguf(read_gguf(path))
+    with torch.device("meta"):
+        named = LlamaForCausalLM(LlamaConfig(**config))
+    theirs = load_gguf_checkpoint(str(path), return_tensors=True, model_to_load=named)
+    assert tensors.keys() == theirs["tensors"].keys()
+    for name, tensor in tensors.items():
+        torch.testing.assert_close(tensor, theirs["tensors"][name])
+    for key in config.keys() & theirs["config"].keys():
+        assert config[key] == pytest.approx(theirs["config"][key]), key
+
+
+@pytest.mark.slow
 def test_the_published_assistant_knows_the_capital_of_france() -> None:
-    path = CHECKPOINTS / "smollm2-135m-instruct" / "SmolLM2-135M-Instruct.Q4_1.gguf"
-    if not path.exists():
-        pytest.skip("needs `make checkpoints`")
-    file = read_gguf(path)
+    file = read_gguf(published())
     tokenizer = tokenizer_of(file)
     question = "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n"
     model = llama_of(*llama_of_gguf(file))
