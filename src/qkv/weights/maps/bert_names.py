@@ -45,21 +45,19 @@ def masked_rules(predictions: str, transform: str, base: str, head: HeadChoice, 
     The bias of the logits has two names. Tied, both are one tensor; untied, the other library adds the decoder's only.
     """
     ours = "head.masked" if head.kind == "pretraining" else "head"
-    bias = f"{predictions}.bias"
+    layer = rename_modules([(f"{transform}dense", f"{ours}.dense"), (f"{transform}LayerNorm", f"{ours}.norm")])
+    bias, decoder = f"{predictions}.bias", f"{predictions}.decoder"
+    if tied:
+        return [
+            *layer,
+            Copy(f"{decoder}.weight", of=f"{base}embeddings.word_embeddings.weight"),
+            Copy(f"{decoder}.bias", of=bias),
+            Rename(bias, f"{ours}.logits.bias"),
+        ]
     return [
-        *rename_modules([(f"{transform}dense", f"{ours}.dense"), (f"{transform}LayerNorm", f"{ours}.norm")]),
-        *(
-            [
-                Copy(f"{predictions}.decoder.weight", of=f"{base}embeddings.word_embeddings.weight"),
-                Copy(f"{predictions}.decoder.bias", of=bias),
-                Rename(bias, f"{ours}.logits.bias"),
-            ]
-            if tied
-            else [
-                *rename_modules([(f"{predictions}.decoder", f"{ours}.logits")]),
-                Drop(bias, "never added where the logits are not tied", written_as=f"{predictions}.decoder.bias"),
-            ]
-        ),
+        *layer,
+        *rename_modules([(decoder, f"{ours}.logits")]),
+        Drop(bias, "never added where the logits are not tied", written_as=f"{decoder}.bias"),
     ]
 
 
