@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from qkv.errors import QkvError
-from qkv.generate.decode import PAPER_LIMIT, LengthLimit, greedy, likeliest
+from qkv.generate.decode import PAPER_LIMIT, LengthLimit, greedy
 from tests.generate.models import END, START, log_probabilities, small_model, sources
 
 LENGTHS = [3, 7, 1, 5, 4, 2]
@@ -96,21 +96,3 @@ def test_a_model_in_training_is_refused():
     source, _ = sources([4])
     with pytest.raises(QkvError, match=r"model.eval"):
         greedy(small_model().train(), source, start=START, end=END)
-
-
-@pytest.mark.parametrize("vocabulary", [5, 1000, 5000, 5120])
-@pytest.mark.parametrize("count", [1, 3, 8])
-def test_the_likeliest_tokens_are_those_of_the_whole_order(vocabulary, count):
-    logits = torch.randn(7, vocabulary)
-    logits[1, -count:] += 20  # the best are at the very end
-    logits[2] = 0  # all are equally good
-    forbidden = torch.tensor([0, vocabulary - 1])
-    for never in (None, forbidden):
-        expected = logits.log_softmax(-1)
-        if never is not None:
-            expected[:, never] = -torch.inf
-        scores, tokens = likeliest(logits, count, never)
-        best = expected.sort(-1, descending=True).values[:, :count]
-        torch.testing.assert_close(scores, best)
-        torch.testing.assert_close(expected.gather(1, tokens), best)
-        assert all(len(set(row)) == len(row) for row in tokens.tolist())

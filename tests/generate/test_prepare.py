@@ -1,7 +1,9 @@
 import pytest
 import torch
 
+from qkv.generate.continuation import FromPrompts
 from qkv.generate.prepare import PackedLinear, can_prepare, prepare
+from tests.generate.language_models import PROMPTS, small_gpt
 from tests.generate.models import sources
 from tests.models.small import CASES, small_model
 
@@ -42,3 +44,16 @@ def test_the_weights_are_shared_and_the_model_stays_as_it_was(monkeypatch):
 
 def test_small_matrices_stay_as_they_are():
     assert not any(isinstance(module, PackedLinear) for module in prepare(small_model("transformer")).modules())
+
+
+@torch.no_grad()
+def test_a_prepared_language_model_writes_the_same(monkeypatch):
+    monkeypatch.setattr("qkv.generate.prepare.SMALL", 1)
+    model = small_gpt()
+    ready = prepare(model)
+    assert isinstance(ready.head, PackedLinear)
+    for prompts in (PROMPTS, PROMPTS[:1]):
+        ours, theirs = FromPrompts(ready, prompts, most=4), FromPrompts(model, prompts, most=4)
+        torch.testing.assert_close(ours.begin(), theirs.begin(), atol=1e-5, rtol=1e-4)
+        new = torch.full((len(prompts), 2), 5)
+        torch.testing.assert_close(ours.advance(new), theirs.advance(new), atol=1e-5, rtol=1e-4)

@@ -107,7 +107,7 @@ def test_weights_that_changed_are_the_ones_that_decode(text_to_text, monkeypatch
 
 def test_weights_are_packed_once(text_to_text, monkeypatch):
     calls = []
-    monkeypatch.setattr("qkv.generate.text.prepare", lambda model: calls.append(model) or model)
+    monkeypatch.setattr("qkv.generate.prepare.prepare", lambda model: calls.append(model) or model)
     text_to_text.run(TEXTS, limit=LIMIT)
     text_to_text.run(TEXTS, limit=LIMIT)
     assert len(calls) == 1

@@ -6,7 +6,7 @@ Shapes: m live sentences, n beams of each, v vocabulary, c candidates.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -14,13 +14,44 @@ import torch
 from torch import Tensor
 
 from qkv.errors import QkvError
-from qkv.generate.decode import PAPER_LIMIT, Hypothesis, LengthLimit, begin, forbid, greedy, likeliest
+from qkv.generate.choose import NOTHING_LEFT, likeliest, top
+from qkv.generate.continuation import Continuation, FromSource
+from qkv.generate.decode import PAPER_LIMIT, Hypothesis, LengthLimit, begin, forbid, greedily
+from qkv.generate.line import Line
+from qkv.generate.shape import History, Shaper, shaped
 from qkv.models.sequence_to_sequence import SequenceToSequence
+from qkv.parts.precision import widened
 
 
 def penalty(length: int, exponent: float) -> float:
     """lp(Y) = ((5 + |Y|) / 6)^α, by which a log-probability is divided [wu2016 eq.14]; |Y| counts `</s>`."""
     return ((5 + length) / 6) ** exponent
+
+
+Penalty = Callable[[int], float]  # the length of an output, its end counted → what its log-probability is divided by
+
+
+@dataclass(frozen=True)
+class _Exponent:
+    exponent: float
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.exponent < math.inf:
+            raise QkvError(f"The length penalty must be 0 (none) or a finite number above, but is {self.exponent}.")
+
+
+class GooglePenalty(_Exponent):
+    """`penalty` of a given exponent."""
+
+    def __call__(self, length: int) -> float:
+        return penalty(length, self.exponent)
+
+
+class PowerPenalty(_Exponent):
+    """|Y|^α, as the libraries of published language models have it: with 1, the mean log-probability of a token."""
+
+    def __call__(self, length: int) -> float:
+        return float(length**self.exponent)
 
 
 class Beam(NamedTuple):
@@ -32,9 +63,18 @@ class Beam(NamedTuple):
     before: Beam | None
 
     def ids(self) -> list[int]:
+        return [beam.token for beam in self._path()]
+
+    def log_probabilities(self) -> list[float]:
+        """Of each token."""
+        path = self._path()
+        before = [0.0, *(beam.log_probability for beam in path)]
+        return [beam.log_probability - past for beam, past in zip(path, before, strict=False)]
+
+    def _path(self) -> list[Beam]:
         backwards, beam = [], self
         while beam.before is not None:
-            backwards.append(beam.token)
+            backwards.append(beam)
             beam = beam.before
         return backwards[::-1]
 
@@ -45,9 +85,9 @@ class Search:
 
     beams: int
     best: int
-    end: int
+    ends: frozenset[int]
     limit: int
-    exponent: float
+    penalty: Penalty  # that never falls with length
     live: list[Beam]
     whole: list[Hypothesis] = field(default_factory=list)
     length: int = 0
@@ -59,7 +99,7 @@ class Search:
         for rank, (log_probability, row, token) in enumerate(candidates):
             if log_probability == -math.inf:
                 break
-            if token != self.end:
+            if token not in self.ends:
                 live.append(Beam(log_probability, row, token, self.live[row]))
                 if len(live) == self.beams:
                     break
@@ -79,17 +119,19 @@ class Search:
         """
         if len(self.whole) < self.best:
             return False
-        return self.whole[-1].score >= self.live[0].log_probability / penalty(self.limit, self.exponent)
+        return self.whole[-1].score >= self.live[0].log_probability / self.penalty(self.limit)
 
     def _keep(self, beam: Beam, log_probability: float, *, ended: bool) -> None:
-        score = log_probability / penalty(self.length, self.exponent)
+        score = log_probability / self.penalty(self.length)
         if len(self.whole) < self.best or score > self.whole[-1].score:
-            self.whole.append(Hypothesis(beam.ids(), log_probability, score, ended))
+            parts = beam.log_probabilities()
+            if ended:
+                parts.append(log_probability - beam.log_probability)
+            self.whole.append(Hypothesis(beam.ids(), log_probability, score, ended, parts))
             self.whole.sort(key=lambda hypothesis: -hypothesis.score)  # stable: the earlier of two equals stays ahead
             del self.whole[self.best :]
 
 
-@torch.inference_mode()
 def beam_search(
     model: SequenceToSequence,
     source: Tensor,
@@ -105,40 +147,55 @@ def beam_search(
 ) -> list[list[Hypothesis]]:
     """The `best` outputs of each row of source [m s], best first. The defaults are the paper's. [vaswani2017 §6.1]
 
-    `length_penalty` is α of `penalty`: 0 ranks by log-probability alone, more favours longer outputs. One beam is
-    greedy decoding: it stops at its first end. The beams of a sentence share its memory, and a sentence leaves the
-    batch as soon as nothing can change its answer.
+    `length_penalty` is α of `penalty`: 0 ranks by log-probability alone, more favours longer outputs.
     """
-    if beams < 1 or not 1 <= best <= beams:
-        raise QkvError(f"Beam search gives between 1 and {beams} outputs of {beams} beams, not {best}.")
-    if not 0 <= length_penalty < math.inf:
-        raise QkvError(f"The length penalty must be 0 (none) or a finite number above, but is {length_penalty}.")
-    if beams == 1:
-        single = greedy(model, source, source_lengths, start=start, end=end, limit=limit, never=never)
-        lengths = [len(one.ids) + one.ended for one in single]
-        return [
-            [replace(one, score=one.log_probability / penalty(length, length_penalty))]
-            for one, length in zip(single, lengths, strict=True)
-        ]
+    check_beams(beams, best)
+    divisor = GooglePenalty(length_penalty)
     limits = begin(model, source, source_lengths, limit)
     if not limits:
         return []
-    forbidden = forbid(model, never, source.device)
-    memory, cache = model.encode(source, source_lengths), model.new_cache(max(limits))
-    root = Beam(0.0, 0, start, None)
-    searches = [Search(beams, best, end, most, length_penalty, [root]) for most in limits]
-    live = searches  # those in the batch, by memory row
-    target = torch.full((len(live), 1), start, device=source.device)  # [m 1]: one beam each at first
-    scores = torch.zeros(len(live), device=source.device)  # [m·n] log-probabilities of the beams
+    continuation = FromSource(model, source, source_lengths, start=start, most=max(limits))
+    lines = [Line([start], most, frozenset([end])) for most in limits]
+    return search_beams(continuation, lines, beams=beams, best=best, penalty=divisor, never=never)
+
+
+@torch.inference_mode()
+def search_beams(
+    continuation: Continuation,
+    lines: Sequence[Line],
+    *,
+    beams: int,
+    best: int,
+    penalty: Penalty,
+    never: Sequence[int] = (),
+    shapers: Sequence[Shaper] = (),
+) -> list[list[Hypothesis]]:
+    """The `best` outputs for each line, which says what stands before it, its limit and its ends. Best first.
+
+    One beam is greedy decoding: it stops at its first end. The beams of a line share what stands before it, and a line
+    leaves the batch as soon as nothing can change its answer. Shapers are shown log-probabilities, and what they make
+    of them is what adds up.
+    """
+    check_beams(beams, best)
+    if beams == 1 and not shapers:
+        single = greedily(continuation, lines, never)
+        return [[replace(one, score=one.log_probability / penalty(len(one.ids) + one.ended))] for one in single]
+    forbidden, device = forbid(continuation, never), continuation.device
+    history = History.of_prompts([line.prompt for line in lines], device) if shapers else None
+    count = beams * (1 + max(len(line.ends) for line in lines))
+    root = Beam(0.0, 0, -1, None)
+    searches = [Search(beams, best, line.ends, line.limit, penalty, [root]) for line in lines]
+    live = searches  # those in the batch, by place
+    logits = continuation.begin()  # [m v]: one beam each at first
+    scores = torch.zeros(len(live), device=device)  # [m·n] log-probabilities of the beams
 
     while True:
-        logits = model.decode(target, memory, cache)[:, -1]  # [m·n v]
-        found = _candidates(logits, scores, len(live), 2 * beams, forbidden)
-        now = len(target) // len(live)  # beams in the batch: one at first
-        stay = [place for place, search in enumerate(live) if search.advance(zip(*found[place], strict=True))]
+        candidates = _candidates(logits, scores, len(live), count, forbidden, history, shapers)
+        now = len(logits) // len(live)  # beams in the batch: one at first
+        stay = [place for place, search in enumerate(live) if search.advance(zip(*candidates[place], strict=True))]
         if not stay:
-            return [search.whole for search in searches]
-        memory_rows = torch.tensor(stay, device=source.device) if len(stay) < len(live) else None
+            break
+        sources = torch.tensor(stay, device=device) if len(stay) < len(live) else None
         rows, tokens, totals = [], [], []
         for place in stay:
             filled = live[place].live
@@ -146,22 +203,48 @@ def beam_search(
             rows += [place * now + beam.row for beam in filled]
             tokens += [beam.token for beam in filled]
             totals += [beam.log_probability for beam in filled]
-        if rows != list(range(len(target))):
-            cache.select(torch.tensor(rows, device=source.device), memory_rows)
-        if memory_rows is not None:
-            memory, live = memory.select(memory_rows), [live[place] for place in stay]
-        target = torch.tensor(tokens, device=source.device)[:, None]  # [m·n 1]
-        scores = torch.tensor(totals, device=source.device)
+        if rows != list(range(len(logits))):
+            chosen = torch.tensor(rows, device=device)
+            continuation.select(chosen, sources)
+            if history is not None:
+                history.select(chosen)
+        if sources is not None:
+            live = [live[place] for place in stay]
+        written = torch.tensor(tokens, device=device)  # [m·n]
+        if history is not None:
+            history.append(written)
+        logits = continuation.advance(written[:, None])  # [m·n v]
+        scores = torch.tensor(totals, device=device)
+    if not all(search.whole for search in searches):
+        raise QkvError(NOTHING_LEFT)
+    return [search.whole for search in searches]
+
+
+def check_beams(beams: int, best: int) -> None:
+    if beams < 1 or not 1 <= best <= beams:
+        raise QkvError(f"Beam search gives between 1 and {beams} outputs of {beams} beams, not {best}.")
 
 
 def _candidates(
-    logits: Tensor, scores: Tensor, sentences: int, count: int, forbidden: Tensor | None
+    logits: Tensor,
+    scores: Tensor,
+    sentences: int,
+    count: int,
+    forbidden: Tensor | None,
+    history: History | None,
+    shapers: Sequence[Shaper],
 ) -> list[tuple[list[float], list[int], list[int]]]:
     """The best continuations of each sentence, best first: log-probabilities, rows among its beams, tokens.
 
-    The best of all beams are among the best of each. 2n of them hold n that do not end, since each beam has one end.
+    The best of all beams are among the best of each. With e ends, (1 + e)·n of them hold n that do not end.
     """
-    best, tokens = likeliest(logits, count, forbidden)  # [m·n c]
+    if history is None:
+        best, tokens = likeliest(logits, count, forbidden)  # [m·n c]
+    else:
+        changed = shaped(widened(logits).log_softmax(-1), history, shapers)
+        if forbidden is not None:
+            changed = changed.index_fill(-1, forbidden, -torch.inf)
+        best, tokens = top(changed, count)
     each = best.shape[1]
     totals = (best + scores[:, None]).view(sentences, -1)  # [m n·c]
     totals, places = totals.topk(min(count, totals.shape[1]))  # [m c]

@@ -1,21 +1,24 @@
-"""Greedy decoding: at every step the likeliest token. Also what all decoding shares: hypotheses and length limits.
+"""Greedy decoding: at every step the likeliest token. Also what greedy decoding and beam search share.
 
-Shapes: m live sentences, v vocabulary, r rows, c candidates.
+Shapes: m sentences, s slots.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from qkv.errors import QkvError
+from qkv.generate.choose import DAMAGED, TheLikeliest
+from qkv.generate.continuation import Continuation, FromSource, check_evaluation
+from qkv.generate.line import Line
+from qkv.generate.write import write
 from qkv.models.sequence_to_sequence import SequenceToSequence
 from qkv.parts.embed import check_ids
-from qkv.parts.precision import widened
 
 
 @dataclass(frozen=True)
@@ -26,10 +29,11 @@ class Hypothesis:
     log_probability: float  # natural logarithm, of all tokens and of `</s>` where it was reached
     score: float  # the log-probability after length penalty: what hypotheses are ranked by
     ended: bool  # False: cut off at the length limit
+    log_probabilities: list[float] = field(default_factory=list)  # of each token, and of `</s>` where it was reached
 
     def __post_init__(self) -> None:
         if math.isnan(self.log_probability):
-            raise QkvError("The model gives no probabilities but NaN: its weights are damaged or too large.")
+            raise QkvError(DAMAGED)
 
 
 @dataclass(frozen=True)
@@ -48,11 +52,9 @@ class LengthLimit:
         return limits
 
 
-BLOCK = 128  # tokens of the vocabulary whose maximum is taken before any order is sought
 PAPER_LIMIT = LengthLimit(factor=1.0, constant=50)  # [vaswani2017 §6.1]
 
 
-@torch.inference_mode()
 def greedy(
     model: SequenceToSequence,
     source: Tensor,
@@ -70,66 +72,23 @@ def greedy(
     limits = begin(model, source, source_lengths, limit)
     if not limits:
         return []
-    forbidden = forbid(model, never, source.device)
-    memory, cache = model.encode(source, source_lengths), model.new_cache(max(limits))
-    written: list[list[int]] = [[] for _ in limits]
-    results: list[Hypothesis | None] = [None] * len(limits)
-    live = list(range(len(limits)))  # the sentences in the batch, by row
-    target = torch.full((len(live), 1), start, device=source.device)  # [m 1]
-    total = torch.zeros(len(live), device=source.device)  # [m] log-probability so far
-
-    while live:
-        best, tokens = likeliest(model.decode(target, memory, cache)[:, -1], 1, forbidden)  # [m 1]
-        total = total + best[:, 0]
-        stay, chosen = [], tokens[:, 0].tolist()
-        for row, (sentence, token) in enumerate(zip(live, chosen, strict=True)):
-            ended = token == end
-            if not ended:
-                written[sentence].append(token)
-            if ended or len(written[sentence]) == limits[sentence]:
-                log_probability = total[row].item()
-                results[sentence] = Hypothesis(written[sentence], log_probability, log_probability, ended)
-            else:
-                stay.append(row)
-        if len(stay) < len(live):
-            live = [live[row] for row in stay]
-            if live:
-                rows = torch.tensor(stay, device=source.device)
-                tokens, total, memory = tokens[rows], total[rows], memory.select(rows)
-                cache.select(rows, rows)
-        target = tokens
-    return [result for result in results if result is not None]
+    continuation = FromSource(model, source, source_lengths, start=start, most=max(limits))
+    return greedily(continuation, [Line([start], most, frozenset([end])) for most in limits], never)
 
 
-def likeliest(logits: Tensor, count: int, forbidden: Tensor | None) -> tuple[Tensor, Tensor]:
-    """The `count` likeliest tokens of each row, best first, with their log-probabilities. [r v] → [r c] [r c]
-
-    Forbidden tokens are passed over; the others keep the probability they have beside them.
-    """
-    scores = widened(logits).log_softmax(-1)  # [r v]
-    if forbidden is not None:
-        scores.index_fill_(-1, forbidden, -torch.inf)
-    vocabulary = scores.shape[-1]
-    count = min(count, vocabulary)
-    blocks = vocabulary // BLOCK
-    if blocks <= 4 * count:
-        best = scores.topk(count)
-        return best.values, best.indices
-    # The best c tokens lie in the c blocks with the best maxima, or in the rest that fills no block. A maximum is found
-    # many times faster than an order, so only those blocks are put in order.
-    maxima = scores[:, : blocks * BLOCK].unflatten(1, (blocks, BLOCK)).amax(-1)  # [r blocks]
-    within = torch.arange(BLOCK, device=scores.device)
-    places = (maxima.topk(count).indices[:, :, None] * BLOCK + within).flatten(1)  # [r c·BLOCK]
-    rest = torch.arange(blocks * BLOCK, vocabulary, device=scores.device).expand(len(scores), -1)
-    places = torch.cat((places, rest), 1)
-    best = scores.gather(1, places).topk(count)
-    return best.values, places.gather(1, best.indices)
+def greedily(continuation: Continuation, lines: Sequence[Line], never: Sequence[int] = ()) -> list[Hypothesis]:
+    """Each line, carried on greedily to its end."""
+    for _ in write(continuation, lines, TheLikeliest(), forbidden=forbid(continuation, never)):
+        pass
+    return [
+        Hypothesis(line.ids, line.log_probability, line.log_probability, line.ended == "end", line.log_probabilities)
+        for line in lines
+    ]
 
 
 def begin(model: SequenceToSequence, source: Tensor, source_lengths: Tensor | None, limit: LengthLimit) -> list[int]:
     """Check what decoding is given; the limit of each sentence."""
-    if model.training:
-        raise QkvError("Decoding needs a model without dropout: call model.eval() first.")
+    check_evaluation(model)
     if source.ndim != 2 or (len(source) and not source.shape[1]):
         raise QkvError(f"Decoding needs source ids [sentences slots] with a slot at least, not {list(source.shape)}.")
     check_ids(source, model.source_vocabulary)
@@ -141,10 +100,10 @@ def begin(model: SequenceToSequence, source: Tensor, source_lengths: Tensor | No
     return limit.of(lengths)
 
 
-def forbid(model: SequenceToSequence, never: Sequence[int], device: torch.device) -> Tensor | None:
+def forbid(continuation: Continuation, never: Sequence[int]) -> Tensor | None:
     """The ids of tokens that must not be produced."""
     if not never:
         return None
-    ids = torch.tensor(sorted(set(never)), device=device)
-    check_ids(ids, model.target_vocabulary)
+    ids = torch.tensor(sorted(set(never)), device=continuation.device)
+    check_ids(ids, continuation.vocabulary)
     return ids

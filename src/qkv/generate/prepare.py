@@ -6,15 +6,16 @@ is up to three times faster when the matrix was put beforehand into the order th
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from copy import deepcopy
 from itertools import chain
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from qkv.models.sequence_to_sequence import SequenceToSequence
 from qkv.parts.context import Context
 from qkv.parts.heads import LogitHead, TiedHead
 from qkv.parts.linear import JoinedLinear
@@ -22,6 +23,9 @@ from qkv.parts.linear import JoinedLinear
 ROWS = 64  # the number of rows packed for; the arrangement it gives serves fewer and more as well
 FEW = 2  # up to so many rows the plain product is as fast, and called more quickly
 SMALL = 2**19  # so are products with matrices of fewer numbers
+LOOKED_AT = 32  # numbers of a weight that are compared to see whether it has changed
+
+Decodes = TypeVar("Decodes", bound=nn.Module)
 
 
 class PackedLinear(nn.Module):
@@ -62,7 +66,7 @@ def can_prepare(model: nn.Module) -> bool:
 
 
 @torch.no_grad()
-def prepare(model: SequenceToSequence) -> SequenceToSequence:
+def prepare(model: Decodes) -> Decodes:
     """The model with its large matrices packed, for decoding only, and only until its weights change.
 
     The weights themselves are shared, not copied. Where packing is not known, the model itself.
@@ -86,6 +90,44 @@ def _packed(module: nn.Module) -> nn.Module | None:
         return PackedJoinedLinear(module)
     if isinstance(module, TiedHead | LogitHead) and module.weight.numel() >= SMALL:
         return PackedLinear(module.weight, module.bias, module.scale)
-    if isinstance(module, nn.Linear) and module.weight.numel() >= SMALL:
+    if type(module) is nn.Linear and module.weight.numel() >= SMALL:  # a descendant may compute something else
         return PackedLinear(module.weight, module.bias)
     return None
+
+
+class Ready(Generic[Decodes]):
+    """A model kept ready to decode: without dropout, packed where that helps."""
+
+    def __init__(self, model: Decodes) -> None:
+        self.model = model
+        self._packed: tuple[list[object], Decodes] | None = None
+
+    @contextmanager
+    def decoding(self) -> Iterator[Decodes]:
+        """The model to decode with; packed anew only after its weights have changed."""
+        weights = _signs_of_change(self.model)
+        if self._packed is None or self._packed[0] != weights:
+            self._packed = (weights, prepare(self.model))
+        training = self.model.training
+        self.model.eval()  # prepare gives the model itself where it cannot pack
+        try:
+            yield self._packed[1]
+        finally:
+            self.model.train(training)
+
+
+def _signs_of_change(model: nn.Module) -> list[object]:
+    """What differs once weights have been moved, replaced or written to.
+
+    torch counts writes, but not those of a fused optimizer, nor those through `.data`; so some of the numbers are
+    looked at as well.
+    """
+    return [
+        (
+            id(weight),
+            weight.data_ptr(),
+            weight._version,
+            weight.detach().flatten()[:: weight.numel() // LOOKED_AT + 1].tolist(),
+        )
+        for weight in model.parameters()
+    ]

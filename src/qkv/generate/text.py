@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from html import escape
 from pathlib import Path
@@ -17,14 +16,13 @@ from qkv.data.tokenizer import TextTokenizer
 from qkv.errors import QkvError
 from qkv.generate.beam import beam_search
 from qkv.generate.decode import PAPER_LIMIT, Hypothesis, LengthLimit
-from qkv.generate.prepare import prepare
+from qkv.generate.prepare import Ready
 from qkv.models.sequence_to_sequence import SequenceToSequence
 from qkv.parts.block import Block
 from qkv.weights.load import load_model
 from qkv.weights.save import save_model
 
 SHARED_FILE = "tokenizer.json"
-LOOKED_AT = 32  # numbers of a weight that are compared to see whether it has changed
 SOURCE_FILE, TARGET_FILE = "source_tokenizer.json", "target_tokenizer.json"
 
 
@@ -59,7 +57,7 @@ class TextToText:
                     f"{vocabulary}; it belongs to another model."
                 )
         self.model, self.source_tokenizer, self.target_tokenizer = model, source_tokenizer, target_tokenizer
-        self._packed: tuple[list[object], SequenceToSequence] | None = None
+        self._ready = Ready(model)
 
     @classmethod
     def load(cls, folder: Path | str, device: str | torch.device = "cpu") -> TextToText:
@@ -111,7 +109,7 @@ class TextToText:
         pairs = Pairs.from_texts([texts[place] for place in written], [""] * len(written), source, target)
         device = next(self.model.parameters()).device
         widest = int(pairs.source.lengths.max())
-        with self._ready() as model:
+        with self._ready.decoding() as model:
             for places, batch in ordered_batches(pairs, max(batch_tokens // beams, widest)):
                 found = beam_search(
                     model,
@@ -128,19 +126,6 @@ class TextToText:
                 for place, hypotheses in zip(places.tolist(), found, strict=True):
                     results[written[place]] = [Result(target.decode(one.ids), one) for one in hypotheses]
         return results
-
-    @contextmanager
-    def _ready(self) -> Iterator[SequenceToSequence]:
-        """The model without dropout, packed where that helps; packed anew only after its weights have changed."""
-        weights = _signs_of_change(self.model)
-        if self._packed is None or self._packed[0] != weights:
-            self._packed = (weights, prepare(self.model))
-        training = self.model.training
-        self.model.eval()  # prepare gives the model itself where it cannot pack
-        try:
-            yield self._packed[1]
-        finally:
-            self.model.train(training)
 
     def __repr__(self) -> str:
         parameters = sum(parameter.numel() for parameter in self.model.parameters())
@@ -170,23 +155,6 @@ class TextToText:
             if blocks:
                 summary = f"{len(blocks)} × ({', '.join(step for step, _ in blocks[0].named_children())})"
             yield name, summary, sum(parameter.numel() for parameter in fresh)
-
-
-def _signs_of_change(model: nn.Module) -> list[object]:
-    """What differs once weights have been moved, replaced or written to.
-
-    torch counts writes, but not those of a fused optimizer, nor those through `.data`; so some of the numbers are
-    looked at as well.
-    """
-    return [
-        (
-            id(weight),
-            weight.data_ptr(),
-            weight._version,
-            weight.detach().flatten()[:: weight.numel() // LOOKED_AT + 1].tolist(),
-        )
-        for weight in model.parameters()
-    ]
 
 
 def load_tokenizers(folder: Path | str) -> tuple[TextTokenizer, TextTokenizer]:

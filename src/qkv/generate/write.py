@@ -1,0 +1,96 @@
+"""One token after another: the loop that greedy decoding and sampling share.
+
+Shapes: m sources or prompts, r live rows, v vocabulary, n alternatives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from qkv.generate.choose import Chooser, TheLikeliest, likeliest, top
+from qkv.generate.continuation import Continuation
+from qkv.generate.line import Alternative, Line
+from qkv.generate.shape import History, Shaper, shaped
+from qkv.parts.precision import widened
+
+
+@torch.inference_mode()
+def write(
+    continuation: Continuation,
+    lines: Sequence[Line],
+    chooser: Chooser,
+    shapers: Sequence[Shaper] = (),
+    *,
+    alternatives: int = 0,
+    forbidden: Tensor | None = None,
+) -> Iterator[None]:
+    """Carry on each line until it ends; yields after each step.
+
+    Several lines may begin alike: line i is written from source i // (lines / sources). A line leaves the batch as soon
+    as it ends, so a step costs only its live rows. The log-probabilities noted are the model's own, whatever shapers
+    and `forbidden` then do to the choice.
+    """
+    if not lines:
+        return
+    logits = continuation.begin()  # [m v]
+    if len(lines) > len(logits):
+        rows = torch.arange(len(logits), device=continuation.device).repeat_interleave(len(lines) // len(logits))
+        continuation.select(rows, rows)
+        logits = logits[rows]
+    history = History.of_prompts([line.prompt for line in lines], continuation.device) if shapers else None
+    live = list(lines)  # by row
+    while live:
+        tokens, own, others = _choose(logits, history, live, chooser, shapers, alternatives, forbidden)
+        stay = [
+            row
+            for row, (line, token, log_probability) in enumerate(zip(live, tokens.tolist(), own, strict=True))
+            if line.add(token, log_probability, others[row])
+        ]
+        yield
+        if history is not None:
+            history.append(tokens)
+        if len(stay) < len(live):
+            live = [live[row] for row in stay]
+            if not live:
+                return
+            rows = torch.tensor(stay, device=continuation.device)
+            tokens = tokens[rows]
+            continuation.select(rows, rows)
+            if history is not None:
+                history.select(rows)
+        logits = continuation.advance(tokens[:, None])
+
+
+def _choose(
+    logits: Tensor,
+    history: History | None,
+    lines: Sequence[Line],
+    chooser: Chooser,
+    shapers: Sequence[Shaper],
+    alternatives: int,
+    forbidden: Tensor | None,
+) -> tuple[Tensor, list[float], list[list[Alternative]]]:
+    """The next token of each row, its log-probability, and its alternatives."""
+    if history is None and isinstance(chooser, TheLikeliest) and not alternatives:
+        best, tokens = likeliest(logits, 1, forbidden)
+        return tokens[:, 0], best[:, 0].tolist(), [[]] * len(lines)
+    scores = logits if history is None else shaped(logits, history, shapers)
+    if forbidden is not None:
+        scores = scores.index_fill(-1, forbidden, -torch.inf)
+    tokens = chooser.choose(scores, [line.chance for line in lines])  # [r]
+    own = widened(logits).log_softmax(-1)  # [r v]
+    return tokens, own.gather(1, tokens[:, None])[:, 0].tolist(), best_of(own, alternatives)
+
+
+def best_of(log_probabilities: Tensor, count: int) -> list[list[Alternative]]:
+    """The `count` likeliest tokens of each row. [r v]"""
+    if not count:
+        return [[]] * len(log_probabilities)
+    best, tokens = top(log_probabilities, count)
+    return [
+        [Alternative(token, value) for token, value in zip(row_tokens, row_best, strict=True)]
+        for row_tokens, row_best in zip(tokens.tolist(), best.tolist(), strict=True)
+    ]

@@ -1,0 +1,171 @@
+import pytest
+import torch
+
+from qkv.errors import QkvError
+from qkv.generate.choose import Drawn, TheLikeliest, chance_of
+from qkv.generate.continuation import FromPrompts, FromSource, Slide
+from qkv.generate.line import Line
+from qkv.generate.shape import TopK
+from qkv.generate.write import write
+from tests.generate.language_models import END, PROMPTS, logits_after, plain_greedy, small_gpt
+from tests.generate.models import START, small_model, sources
+
+
+def assert_close(found, expected):
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)
+
+
+@torch.inference_mode()
+def test_unequal_prompts_go_on_as_each_would_alone():
+    model = small_gpt()
+    rows = FromPrompts(model, PROMPTS, most=6)
+    texts = [list(prompt) for prompt in PROMPTS]
+    found = rows.begin()
+    for new in ([3], [4, 5], [6], [8]):
+        assert_close(found, torch.stack([logits_after(model, text) for text in texts]))
+        texts = [text + new for text in texts]
+        found = rows.advance(torch.tensor([new] * len(texts)))
+        if new == [4, 5]:
+            rows.select(torch.tensor([3, 0, 0]))
+            texts, found = [texts[3], texts[0], list(texts[0])], found[[3, 0, 0]]
+    assert_close(found, torch.stack([logits_after(model, text) for text in texts]))
+
+
+@torch.inference_mode()
+def test_the_head_sees_the_last_state_alone():
+    model = small_gpt()
+    seen = []
+    model.head.register_forward_hook(lambda module, given, answer: seen.append(tuple(given[0].shape)))
+    rows = FromPrompts(model, PROMPTS, most=3)
+    rows.begin()
+    rows.advance(torch.ones(5, 2, dtype=torch.long))
+    assert seen == [(5, 1, 16), (5, 1, 16)]
+
+
+@pytest.mark.parametrize("prompts", [PROMPTS, [PROMPTS[0]] * 2], ids=["unequal", "equal"])
+@torch.inference_mode()
+def test_rows_go_back(prompts):
+    model = small_gpt()
+    rows = FromPrompts(model, prompts, most=8)
+    rows.begin()
+    rows.advance(torch.full((len(prompts), 3), 5))
+    before = rows.length
+    rows.advance(torch.full((len(prompts), 2), 9))
+    rows.truncate(before)
+    found = rows.advance(torch.full((len(prompts), 1), 4))
+    assert_close(found, torch.stack([logits_after(model, [*prompt, 5, 5, 5, 4]) for prompt in prompts]))
+
+
+@torch.inference_mode()
+def test_a_source_goes_on_as_it_would_without_a_cache():
+    model = small_model()
+    source, lengths = sources([4, 2, 6])
+    rows = FromSource(model, source, lengths, start=START, most=5)
+    assert_close(rows.begin(), model(source, lengths, torch.full((3, 1), START))[:, -1])
+    found = rows.advance(torch.tensor([[4], [5], [6]]))
+    assert_close(found, model(source, lengths, torch.tensor([[1, 4], [1, 5], [1, 6]]))[:, -1])
+    kept = torch.tensor([2, 0])
+    rows.select(kept, kept)
+    found = rows.advance(torch.tensor([[7], [8]]))
+    assert_close(found, model(source[kept], lengths[kept], torch.tensor([[1, 6, 7], [1, 4, 8]]))[:, -1])
+
+
+def lines_for(prompts, most, samples=1, seed=0):
+    return [
+        Line(prompt, most, frozenset([END]), chance=chance_of(seed, prompt, number))
+        for prompt in prompts
+        for number in range(samples)
+    ]
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_greedy_batches_write_what_each_prompt_gets_alone_without_a_cache(seed):
+    model = small_gpt(seed=seed)
+    lines = lines_for(PROMPTS, 12)
+    for _ in write(FromPrompts(model, PROMPTS, most=12), lines, TheLikeliest()):
+        pass
+    for line, prompt in zip(lines, PROMPTS, strict=True):
+        expected = plain_greedy(model, prompt, 12)
+        assert line.ids == expected
+        assert line.ended == ("limit" if len(expected) == 12 else "end")
+        ids = [*expected, END] if line.ended == "end" else expected
+        own = [float(logits_after(model, prompt + ids[:i]).log_softmax(-1)[ids[i]]) for i in range(len(ids))]
+        assert line.log_probabilities == pytest.approx(own, abs=1e-4)
+
+
+def test_samples_are_the_same_alone_and_in_any_company():
+    model = small_gpt()
+
+    def sample(prompts, samples):
+        lines = lines_for(prompts, 12, samples, seed=7)
+        for _ in write(FromPrompts(model, prompts, most=12), lines, Drawn(), (TopK(9),)):
+            pass
+        return [line.ids for line in lines]
+
+    together = sample(PROMPTS, 3)
+    for place, prompt in enumerate(PROMPTS):
+        assert sample([prompt], 3) == together[3 * place : 3 * place + 3]
+        assert sample([prompt], 1) == together[3 * place : 3 * place + 1]
+    assert len({tuple(ids) for ids in together}) == len(together)
+
+
+def test_a_source_can_be_sampled_too():
+    model = small_model()
+    source, lengths = sources([4, 2, 6])
+
+    def sample(*rows):
+        lines = [Line([START], 9, frozenset([END]), chance=chance_of(3, [START], n)) for _ in rows[0] for n in (0, 1)]
+        for _ in write(FromSource(model, *rows, start=START, most=9), lines, Drawn()):
+            pass
+        return [line.ids for line in lines]
+
+    together = sample(source, lengths)
+    for row, length in enumerate(lengths.tolist()):
+        assert sample(source[row : row + 1, :length], None) == together[2 * row : 2 * row + 2]
+    assert together[0] != together[1]
+
+
+@pytest.mark.parametrize("keep", [None, 1, 5, 10])
+def test_a_window_slides_as_it_says_alone_and_in_any_company(keep):
+    """Written out: a text with a token more than the window holds is read anew from its last tokens on."""
+    model, window = small_gpt(positions=10), 10
+    prompts = [*PROMPTS, [3] * 10, list(range(3, 22))]
+    lines = lines_for(prompts, 25)
+    for line in lines:
+        line.ends = frozenset()
+    for _ in write(FromPrompts(model, prompts, most=25, slide=Slide(keep)), lines, TheLikeliest()):
+        pass
+    for prompt, line in zip(prompts, lines, strict=True):
+        text, written = list(prompt), []
+        for _ in range(25):
+            if len(text) > window:
+                text = text[-(keep or 5) :]
+            written.append(int(logits_after(model, text).argmax()))
+            text.append(written[-1])
+        assert line.ids == written
+
+
+def test_a_window_that_would_be_passed_is_an_error_from_the_start():
+    model = small_gpt(positions=10)
+    FromPrompts(model, [[3] * 4], most=7)  # the last token is not read any more
+    with pytest.raises(QkvError, match=r"4 tokens and 8 new ones do not fit .* window of 10"):
+        FromPrompts(model, [[3] * 4], most=8)
+    with pytest.raises(QkvError, match="cannot go back"):
+        FromPrompts(model, [[3] * 4], most=8, slide=Slide()).truncate(0)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"prompts": [[3], []]}, "empty prompt"),
+        ({"prompts": [[3], [23]]}, "vocabulary has 23"),
+        ({"prompts": [[-1]]}, "vocabulary has 23"),
+        ({"model": small_gpt(head="states")}, "states head"),
+        ({"model": small_gpt().train()}, r"model\.eval"),
+        ({"slide": Slide(65)}, "not 65"),
+    ],
+)
+def test_what_cannot_be_carried_on_is_said(change, said):
+    arguments = {"model": small_gpt(), "prompts": [[3]], "most": 5} | change
+    with pytest.raises(QkvError, match=said):
+        FromPrompts(arguments.pop("model"), arguments.pop("prompts"), **arguments)
