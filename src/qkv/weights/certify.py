@@ -1,0 +1,237 @@
+"""Whether a model folder gives the same answers here and in the library that published it.
+
+The only file that knows another library of models, and only once a person asks.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from qkv.errors import QkvError
+from qkv.files import read_json
+from qkv.models.catalogue import Model
+from qkv.weights.compare import ROWS, Setting, compared, settings_for
+from qkv.weights.hub import local_folder
+from qkv.weights.load import load_model
+from qkv.weights.maps.catalogue import PUBLISHED
+from qkv.weights.published import published_config, save_published
+from qkv.weights.save import CONFIG_FILE
+
+EXACT = 5e-5  # float32: the largest difference, as a share of the root mean square of the reference's answers
+ROUNDED = 2.0  # bfloat16: our largest error over the reference's own largest, both against the reference in float32
+SAME_ROUNDING = 2**-8  # bfloat16: as large a share is within what rounding the answers themselves does
+DTYPES = ("float32", "bfloat16")
+USUAL_LONGEST = 512  # of models that set no bound and whose folder names none
+KEYS = ("missing_keys", "unexpected_keys", "mismatched_keys")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One kind of answer at one setting."""
+
+    setting: Setting
+    dtype: str
+    answer: str
+    absolute: float  # the largest difference
+    relative: float  # the same, as a share of the root mean square of the reference's answers
+    tolerance: float  # the largest share that passes
+
+    @property
+    def passed(self) -> bool:
+        return self.relative <= self.tolerance  # so that what is no number fails
+
+
+@dataclass(frozen=True)
+class Report:
+    """What came of comparing a folder."""
+
+    folder: str
+    architecture: str
+    reference: str  # the library and its version
+    longest: int  # the most tokens that were asked for; `reads` is the most that the model reads
+    reads: int
+    seed: int
+    findings: tuple[Finding, ...]
+    keys: dict[str, list[str]] = field(default_factory=dict)  # that the reference missed, or had no place for
+
+    @property
+    def passed(self) -> bool:
+        return not any(self.keys.values()) and bool(self.findings) and all(each.passed for each in self.findings)
+
+    def to_json(self) -> dict[str, Any]:
+        head = {name: value for name, value in asdict(self).items() if name != "findings"}
+        findings = [
+            {
+                **asdict(each.setting),
+                "dtype": each.dtype,
+                "answer": each.answer,
+                "absolute": _number(each.absolute),
+                "relative": _number(each.relative),
+                "tolerance": each.tolerance,
+                "passed": each.passed,
+            }
+            for each in self.findings
+        ]
+        return {"passed": self.passed, **head, "settings": findings}
+
+
+def _number(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def certify(
+    folder: Path | str,
+    *,
+    longest: int | None = None,
+    rows: Sequence[int] = ROWS,
+    dtypes: Sequence[str] = DTYPES,
+    device: str | torch.device = "cpu",
+    seed: int = 0,
+    say: Callable[[str], None] = lambda line: None,
+) -> Report:
+    """Compare what a folder answers here with what it answers in the reference library.
+
+    A folder of our own is exported to a passing place first, and the reference opens that. `longest` bounds the
+    greatest length, which is otherwise the most that the model reads.
+    """
+    transformers = reference_library()
+    folder = local_folder(folder)
+    model: Model = load_model(folder, device)
+    config = read_json(folder / CONFIG_FILE)
+    reads = reads_at_most(model, config)
+    longest = reads if longest is None else longest
+    if not 1 <= longest <= reads:
+        raise QkvError(f"{folder} reads rows of 1 to {reads} tokens, so it cannot be compared at {longest}.")
+    with tempfile.TemporaryDirectory() as passing:
+        published = folder
+        if "model_type" not in config:
+            published = Path(passing)
+            save_published(model, published, PUBLISHED)
+        architecture = published_config(model, PUBLISHED)["architectures"][0]
+        reference, keys = open_reference(transformers, architecture, published)
+    if published is folder:  # what others published may hold more than the model that it names
+        keys["unexpected_keys"] = []
+    settings = settings_for(model, longest, rows=rows)
+    findings = compare_models(model, reference.to(device), settings, dtypes=dtypes, seed=seed, say=say)
+    version = f"transformers {transformers.__version__}"
+    return Report(str(folder), architecture, version, longest, reads, seed, tuple(findings), keys)
+
+
+def reference_library() -> Any:
+    try:
+        import transformers
+    except ImportError as error:
+        raise QkvError(
+            'Comparing needs the reference library, which is not installed: pip install "qkv[certify]".'
+        ) from error
+    return transformers
+
+
+def open_reference(transformers: Any, architecture: str, folder: Path) -> tuple[Any, dict[str, list[str]]]:
+    """The reference's model of a folder in single precision, and the keys that it missed or had no place for."""
+    opener = getattr(transformers, architecture, None)
+    if opener is None:
+        raise QkvError(f"The installed transformers {transformers.__version__} has no {architecture}.")
+    loud, bars = transformers.logging.get_verbosity(), transformers.logging.is_progress_bar_enabled()
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    try:
+        model, said = opener.from_pretrained(
+            folder, dtype=torch.float32, local_files_only=True, use_safetensors=True, output_loading_info=True
+        )
+    finally:
+        transformers.logging.set_verbosity(loud)
+        if bars:
+            transformers.logging.enable_progress_bar()
+    return model.eval(), {kind: sorted(map(str, said[kind])) for kind in KEYS}
+
+
+def reads_at_most(model: Model, config: dict[str, Any]) -> int:
+    """The most tokens of a row; where nothing bounds them, what the folder was made for."""
+    told = getattr(model, "longest", None) or config.get("max_position_embeddings") or config.get("n_positions")
+    return int(told or USUAL_LONGEST)
+
+
+@torch.no_grad()
+def compare_models(
+    model: Model,
+    reference: Any,
+    settings: Iterable[Setting],
+    *,
+    dtypes: Sequence[str] = DTYPES,
+    seed: int = 0,
+    exact: float = EXACT,
+    rounded: float = ROUNDED,
+    say: Callable[[str], None] = lambda line: None,
+) -> list[Finding]:
+    """Both models at every setting.
+
+    In single precision the answers must be the reference's. In bfloat16 both are measured against the reference in
+    single precision, and our largest error may be `rounded` times the reference's largest: over all settings, since
+    the largest of few numbers says little.
+    """
+    settings = list(settings)
+    pad = padding_of(reference)
+    findings = []
+    if "float32" in dtypes:
+        for setting in settings:
+            say(f"float32 {setting}")
+            for answer, found, expected in compared(model, reference, setting, pad, seed):
+                findings.append(Finding(setting, "float32", answer, *difference(found, expected), exact))
+    if "bfloat16" in dtypes:
+        findings += _compare_rounded(model, reference, settings, pad, seed, rounded, say)
+    return findings
+
+
+def _compare_rounded(
+    model: Model,
+    reference: Any,
+    settings: Sequence[Setting],
+    pad: int,
+    seed: int,
+    rounded: float,
+    say: Callable[[str], None],
+) -> list[Finding]:
+    ours, theirs = copy.deepcopy(model).bfloat16(), copy.deepcopy(reference).bfloat16()
+    allowed: dict[str, float] = {}
+    found: list[tuple[Setting, str, float, float]] = []
+    for setting in settings:
+        say(f"bfloat16 {setting}")
+        pairs = zip(
+            compared(ours, reference, setting, pad, seed), compared(ours, theirs, setting, pad, seed), strict=True
+        )
+        for (answer, mine, expected), (_, _, their_own) in pairs:
+            found.append((setting, answer, *difference(mine, expected)))
+            error = difference(their_own, expected)[1]
+            allowed[answer] = max(allowed.get(answer, SAME_ROUNDING), rounded * error)
+    return [
+        Finding(setting, "bfloat16", answer, absolute, relative, allowed[answer])
+        for setting, answer, absolute, relative in found
+    ]
+
+
+def difference(found: Tensor, expected: Tensor) -> tuple[float, float]:
+    """The largest, and the same as a share of the root mean square of what is expected."""
+    found, expected = found.float(), expected.float()
+    largest = float((found - expected).abs().max())
+    size = float(expected.square().mean().sqrt())
+    if largest == 0:
+        return 0.0, 0.0
+    return largest, largest / size if size else math.inf
+
+
+def padding_of(reference: Any) -> int:
+    """The reference's padding token, by which it tells where rows end; where it has none, it is given the first."""
+    pad = getattr(reference.config, "pad_token_id", None)
+    if pad is None or not 0 <= pad < reference.config.vocab_size:
+        reference.config.pad_token_id = pad = 0
+    return int(pad)
