@@ -28,6 +28,7 @@ class LanguageBatch(TensorBatch):
 
     ids: Tensor  # [b n+1] long
     documents: Tensor  # [b n+1] long: the number of each token's document in its row, 0 = padding
+    packed: bool  # whether a row holds more than one document
     predicted: int  # tokens with one of the same document before them
     bytes: int  # that the predicted tokens stand for, on average: exact over a whole data set
 
@@ -61,6 +62,7 @@ class LanguageRows:
         return LanguageBatch(
             ids=torch.from_numpy(ids),
             documents=torch.from_numpy(documents),
+            packed=bool(documents.max() > 1),
             predicted=int(going_on.sum()),
             bytes=int(self.bytes[planned.rows].sum()),
         )

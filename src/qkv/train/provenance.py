@@ -3,13 +3,14 @@
 import platform
 import subprocess
 import sys
-from dataclasses import asdict, is_dataclass
+from dataclasses import fields, is_dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 PACKAGES = ("qkv", "torch", "numpy", "safetensors", "tokenizers", "sacrebleu")
 
@@ -49,13 +50,19 @@ def describe(part: Any) -> Any:
         ]  # fmt: skip
         return {"name": type(part).__name__, "groups": groups}
     if is_dataclass(part) and not isinstance(part, type):
-        return {"name": type(part).__name__, **{key: _plain(value) for key, value in asdict(part).items()}}
+        return {"name": type(part).__name__, **{each.name: _plain(getattr(part, each.name)) for each in fields(part)}}
+    if isinstance(part, nn.Module):
+        return {"name": type(part).__name__, "parameters": sum(each.numel() for each in part.parameters())}
+    if hasattr(part, "settings"):
+        return {"name": type(part).__name__, **{name: _plain(value) for name, value in part.settings().items()}}
     return {"name": getattr(part, "__qualname__", type(part).__qualname__)}
 
 
 def _plain(value: Any) -> Any:
     if isinstance(value, tuple | list):
         return [_plain(item) for item in value]
+    if (is_dataclass(value) and not isinstance(value, type)) or isinstance(value, nn.Module):
+        return describe(value)
     return value if value is None or isinstance(value, bool | int | float | str) else str(value)
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, Self
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from qkv.parts.context import Ledger
 
@@ -26,22 +26,20 @@ class Batch(Protocol):
 class Objective(Protocol):
     """Maps a model and a batch to the loss that the loop makes small."""
 
-    def __call__(self, model: nn.Module, batch: Any) -> Loss: ...
+    def __call__(self, model: Any, batch: Any) -> Loss: ...
 
 
 @dataclass(frozen=True)
 class Predictions:
-    """What a model says where an objective asks it, as a student learns it from a teacher."""
+    """What a model says where an objective asks it to choose between classes (tokens are classes too)."""
 
     logits: Tensor  # [… c]
+    wanted: Tensor  # […] long: the right class
     real: Tensor  # […] bool: those that count
     count: int  # how many these are
 
 
-class Predicting(Objective, Protocol):
-    """An objective about choices between classes (tokens are classes too), which can show a model's logits for them.
-
-    With a ledger the pass is recorded.
-    """
+class Predicting(Protocol):
+    """An objective that can show a model's predictions, for a student to learn from; with a ledger, recorded."""
 
     def predictions(self, model: Any, batch: Any, ledger: Ledger | None = None) -> Predictions: ...

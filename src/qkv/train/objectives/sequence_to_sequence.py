@@ -47,8 +47,8 @@ class SequenceToSequenceLoss:
     def predictions(self, model: SequenceToSequence, batch: Pairs, ledger: Ledger | None = None) -> Predictions:
         memory = model.encode(batch.source, batch.source_lengths, ledger)
         logits = model.decode(batch.target[:, :-1], memory, ledger=ledger)  # [b t v]
-        _, real = predicted(batch.target, batch.target_lengths)
-        return Predictions(logits, real, batch.target_tokens)
+        wanted, real = predicted(batch.target, batch.target_lengths)
+        return Predictions(logits, wanted, real, batch.target_tokens)
 
 
 def predicted(target: Tensor, target_lengths: Tensor) -> tuple[Tensor, Tensor]:
