@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from qkv.errors import QkvError
 from qkv.models.head_choice import HeadChoice
+from qkv.parts.attention.attention import Attention
 from qkv.parts.attention.cache import Cache, PreallocatedCache
-from qkv.parts.attention.visibility import NotPadding, Rule, Tokens
+from qkv.parts.attention.visibility import NotPadding, Rule, Sight, Tokens
 from qkv.parts.context import Context, Ledger
 from qkv.parts.embed import Embed
 
@@ -29,6 +31,8 @@ class TextModel(nn.Module):
         super().__init__()
         self.embed, self.stack, self.head, self.longest = embed, stack, head, longest
         self.vocabulary = len(embed.tokens.weight)
+        rules = {module.visibility for module in stack.modules() if isinstance(module, Attention)}
+        self.looks_back = all(_looks_back(rule) for rule in rules)
 
     def forward(
         self,
@@ -79,6 +83,8 @@ class TextModel(nn.Module):
         `lengths` [b] tell rows padded on the right; `tokens` anything else: padding on the left, packed documents.
         With a cache, ids are only those since the last call.
         """
+        if cache is not None:
+            self._check_looks_back()
         if tokens is None:
             start = 0 if cache is None else cache.length
             tokens = Tokens(ids.shape[1], start)
@@ -103,4 +109,16 @@ class TextModel(nn.Module):
 
     def new_cache(self, capacity: int) -> Cache:
         """An empty cache for rows of at most `capacity` tokens, the prompt counted."""
+        self._check_looks_back()
         return PreallocatedCache(capacity)
+
+    def _check_looks_back(self) -> None:
+        """What a token was when it was kept in a cache must be what it is beside those that follow it."""
+        if not self.looks_back:
+            raise QkvError("This model looks both ways, so a text cannot be read token by token: give it whole.")
+
+
+def _looks_back(rule: Rule) -> bool:
+    """Whether the first token of a row sees none of those after it."""
+    first, later = torch.zeros(1, 1, 1, dtype=torch.long, device="cpu"), torch.arange(1, 4097, device="cpu")
+    return not bool(rule.sees(Sight(first, None), Sight(later[None, None], None)).any())
