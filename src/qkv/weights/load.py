@@ -18,14 +18,25 @@ from qkv.weights.extent import check_extent
 from qkv.weights.maps.catalogue import PUBLISHED
 from qkv.weights.published import load_published
 from qkv.weights.save import CONFIG_FILE, CONFIG_NOTE, TENSOR_FILE, tensors_of
+from qkv.weights.single_file import load_single_file
 
 
 def load_model(folder: Path | str, device: str | torch.device = "cpu", head: HeadChoice | None = None) -> Any:
-    """The model a folder describes, our own or a published one, in evaluation mode.
+    """The model a folder describes, our own or a published one, in evaluation mode; or a GGUF or llama2.c file.
 
     With a `head`, with that one in place of the folder's: what it shares with what the folder holds is kept.
     """
-    folder = Path(folder)
+    model = _load(Path(folder), fullest=head is not None)
+    if head is not None:
+        if not isinstance(model, TextModel):
+            raise QkvError(f"{folder} holds a model that turns one sequence into another and has no choice of heads.")
+        model = model if model.head_choice == head else with_head(model, head)
+    return model.to(device).eval()
+
+
+def _load(folder: Path, fullest: bool) -> Model:
+    if folder.is_file():
+        return load_single_file(folder)
     if not folder.is_dir():
         raise QkvError(f"There is no model folder {folder}: give the folder that holds its {CONFIG_FILE}.")
     if not (folder / CONFIG_FILE).exists():
@@ -34,14 +45,8 @@ def load_model(folder: Path | str, device: str | torch.device = "cpu", head: Hea
         )
     config = read_json(folder / CONFIG_FILE)
     if isinstance(config, dict) and "model_type" in config:
-        model = load_published(folder, config, PUBLISHED, fullest=head is not None)
-    else:
-        model = _load_own(folder, config)
-    if head is not None:
-        if not isinstance(model, TextModel):
-            raise QkvError(f"{folder} holds a model that turns one sequence into another and has no choice of heads.")
-        model = model if model.head_choice == head else with_head(model, head)
-    return model.to(device).eval()
+        return load_published(folder, config, PUBLISHED, fullest)
+    return _load_own(folder, config)
 
 
 def _load_own(folder: Path, config: Any) -> Model:

@@ -73,7 +73,7 @@ COMMON = (
     Size("classifier_dropout", "head_dropout", absent=0.1),
     Size("tie_word_embeddings", "tied", absent=False),
 )
-HEAD_WIDTH = Size("head_dim", "head_width", absent=None)  # null is a part of the width, as for us
+HEAD_WIDTH = Size("head_dim", "head_width", absent=None)
 
 
 def _read_layers(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -84,7 +84,10 @@ def _read_layers(config: Mapping[str, Any]) -> dict[str, Any]:
     return {"attention_bias": True, "output_bias": False}
 
 
-def _shared_keys(sizes: dict[str, Any]) -> dict[str, Any]:
+def _complete(sizes: dict[str, Any]) -> dict[str, Any]:
+    """What a configuration leaves out, and a head's width left out where it follows from the rest."""
+    if sizes.get("head_width") and sizes["head_width"] * sizes["heads"] == sizes["width"]:
+        sizes = {**sizes, "head_width": None}
     return {**sizes, "key_value_heads": sizes["key_value_heads"] or sizes["heads"]}
 
 
@@ -126,7 +129,7 @@ LLAMA = PublishedFamily(
                 "transformers.js_config",
             }
         ),
-        complete=_shared_keys,
+        complete=_complete,
     ),
     architectures=_architectures("Llama"),
     rules=_rules_with_bases,
@@ -149,7 +152,7 @@ MISTRAL = PublishedFamily(
         fixed={"model_type": ("mistral",)},
         fixed_by_default={},
         together=(ROTARY,),
-        complete=_shared_keys,
+        complete=_complete,
     ),
     architectures=_architectures("Mistral"),
     rules=rules,
@@ -170,7 +173,7 @@ QWEN2 = PublishedFamily(
             Together(frozenset({"layer_types"}), _read_layers, lambda sizes: {}),
         ),
         other=frozenset({"sliding_window", "max_window_layers"}),  # of layers that there are none of
-        complete=_shared_keys,
+        complete=_complete,
     ),
     architectures=_architectures("Qwen2"),
     rules=_rules_with_bases,
@@ -179,6 +182,6 @@ QWEN2 = PublishedFamily(
     fits=lambda sizes: (
         sizes.attention_bias
         and not (sizes.output_bias or sizes.feed_forward_bias or sizes.window)
-        and sizes.head_width in (None, sizes.width // sizes.heads)
+        and sizes.head_width is None
     ),
 )
