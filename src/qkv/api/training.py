@@ -5,13 +5,12 @@ from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
-import numpy as np
 import torch
-from torch import nn
 
 from qkv.api.choices import DataSettings, NewTokenizer, Sizes, choose_sizes, make_tokenizers
 from qkv.api.pairs import Pair, fingerprint, hold_out
-from qkv.data.batches import Batches, ordered_batches
+from qkv.api.runs import MakeOptimizer, check_folder, no_model, parameters_of, run_training, typical_batch, validation
+from qkv.data.batches import Batches
 from qkv.data.fresh import FreshPairs
 from qkv.data.pairs import PairBatch, Pairs
 from qkv.data.tokenizer import TextTokenizer
@@ -21,9 +20,7 @@ from qkv.models.catalogue import build, find_family
 from qkv.models.sequence_to_sequence import SequenceToSequence
 from qkv.parts.residual import Admin, profile_admin
 from qkv.parts.stack import Stack
-from qkv.train.evaluation import ValidationLoss
 from qkv.train.flops import flops_per_target_token
-from qkv.train.loop import train
 from qkv.train.objectives.loss import Objective
 from qkv.train.objectives.sequence_to_sequence import SequenceToSequenceLoss
 from qkv.train.optimizers import adamw
@@ -35,10 +32,8 @@ from qkv.train.settings import TrainSettings
 from qkv.train.state import TrainResult
 
 EvaluateText = Callable[[TextToText], Mapping[str, float]]
-MakeOptimizer = Callable[[nn.Module], torch.optim.Optimizer]
 CountFlops = Callable[[SequenceToSequence, PairBatch], float]  # of a typical batch, for each predicted token
 
-VALIDATION_TOKENS = 8192  # of a validation batch
 SETTINGS = TrainSettings(minutes=5, evaluate_every=200, save_every=200, keep=1, patience=10)
 
 
@@ -77,8 +72,7 @@ def train_text_to_text(
     say = (reporter or Reporter()).say
     folder = Path(folder)
     find_family(family)
-    if not overwrite:  # a folder in the way is told before anyone waits
-        RunFolder(folder, save_model=no_model, resume=resume)
+    check_folder(folder, resume, overwrite)
     pairs = list(pairs)
     if valid is None and data.hold_out:
         pairs, valid = hold_out(pairs, data.hold_out)
@@ -94,7 +88,7 @@ def train_text_to_text(
         data.batching,
         seed=settings.seed,
     )
-    typical = _typical_batch(train_pairs, data)
+    typical = typical_batch(train_pairs, data.batching)
 
     torch.manual_seed(settings.seed)
     model = build(family, chosen_sizes)
@@ -105,41 +99,35 @@ def train_text_to_text(
     model.to(settings.torch_device())
     text_to_text = TextToText(model, *tokenizers)
 
-    run = RunFolder(
-        folder,
-        save_model=lambda _, where: text_to_text.save(where),
-        settings={
-            "family": family,
-            "sizes": asdict(chosen_sizes),
-            "tokenizers": [each.fingerprint() for each in tokenizers],
-            "data": {**describe(data), "batching": repr(data.batching)},
-        },
-        data_fingerprint=fingerprint([*pairs, *(valid or [])]),
-        resume=resume,
-        overwrite=overwrite,
-    )
-    if not resume:
-        _leave_tokenizers(folder, tokenizers)
-    parameters = sum(parameter.numel() for parameter in model.parameters())
+    parameters = parameters_of(model)
     say(
         f"{len(train_pairs):,} pairs to train on"
         + (f" ({train_pairs.dropped:,} longer than {data.max_length} tokens left out)" if train_pairs.dropped else "")
         + f", {len(valid or []):,} to validate on; {family}, {parameters:,} parameters. "
         + f"Batches in an epoch: {len(batches):,}."
     )
-    train(
-        model,
+    return run_training(
+        text_to_text,
         objective,
         batches,
         settings,
-        run,
-        optimizer=optimizer(model),
+        folder,
+        about={
+            "family": family,
+            "sizes": asdict(chosen_sizes),
+            "tokenizers": [each.fingerprint() for each in tokenizers],
+            "data": {**describe(data), "batching": repr(data.batching)},
+        },
+        fingerprint=fingerprint([*pairs, *(valid or [])]),
+        optimizer=optimizer,
         schedule=schedule,
-        evaluate=_evaluation(text_to_text, valid_pairs, evaluate),
+        evaluate=validation(text_to_text, SequenceToSequenceLoss(smoothing=0.0), valid_pairs, evaluate),
         flops_per_token=flops_per_token,
+        leave=lambda where: _leave_tokenizers(where, tokenizers),
         reporter=reporter,
+        resume=resume,
+        overwrite=overwrite,
     )
-    return text_to_text
 
 
 def load(folder: Path | str, device: str = "auto") -> TextToText:
@@ -157,19 +145,10 @@ def read_result(folder: Path | str) -> TrainResult:
     return TrainResult(folder=Path(folder), **{name: final[-1][name] for name in names})
 
 
-def no_model(model: nn.Module, folder: Path) -> None:
-    """For a run folder that is only looked into."""
-    raise QkvError(f"{folder} was opened to be read, so no model can be saved there.")
-
-
 def _leave_tokenizers(folder: Path, tokenizers: tuple[TextTokenizer, TextTokenizer]) -> None:
     """Write them before the first checkpoint, which is worth nothing without them, in the place of any from before."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for name in (SHARED_FILE, SOURCE_FILE, TARGET_FILE):
-            (folder / name).unlink(missing_ok=True)
-    except OSError as error:
-        raise QkvError(f"The run folder {folder} cannot be written ({error.strerror}): name another one.") from error
+    for name in (SHARED_FILE, SOURCE_FILE, TARGET_FILE):
+        (folder / name).unlink(missing_ok=True)
     save_tokenizers(folder, *tokenizers)
 
 
@@ -189,37 +168,8 @@ def _cut_anew(
     return lambda epoch: Pairs.from_texts(*_sides(pairs), *tokenizers, subword_dropout=rate, max_length=longest)
 
 
-def _typical_batch(pairs: Pairs, data: DataSettings) -> PairBatch:
-    """The batch in the middle when those of an epoch are ordered by how wide they are."""
-    plan = data.batching.plan(*pairs.sizes, np.random.default_rng(0))
-    plan.sort(key=lambda planned: planned.source_width + planned.target_width)
-    return pairs.batch(plan[len(plan) // 2])
-
-
 def _profile_stacks(model: SequenceToSequence, batch: PairBatch) -> None:
     """Admin's residuals are balanced once before training, each stack for itself. [liu2020 §4.3]"""
     for stack in model.modules():
         if isinstance(stack, Stack) and any(isinstance(step, Admin) for step in stack.modules()):
             profile_admin(stack, lambda: model(batch.source, batch.source_lengths, batch.target[:, :-1]))
-
-
-def _evaluation(
-    text_to_text: TextToText, valid: Pairs | None, evaluate: EvaluateText | None
-) -> Callable[[nn.Module], dict[str, float]] | None:
-    """Loss and perplexity on the validation pairs, and what the caller's own evaluation says."""
-    if valid is None and evaluate is None:
-        return None
-    losses = None
-    if valid is not None:
-        longest = int(max(valid.source.lengths.max(), valid.target.lengths.max()))
-        batches = [batch for _, batch in ordered_batches(valid, max(VALIDATION_TOKENS, longest))]
-        losses = ValidationLoss(SequenceToSequenceLoss(smoothing=0.0), batches)
-
-    def figures(model: nn.Module) -> dict[str, float]:
-        found: dict[str, float] = {}
-        if losses is not None:
-            measured = losses(model)
-            found = {"loss": measured["loss"], "perplexity": measured["perplexity"]}
-        return {**found, **(evaluate(text_to_text) if evaluate is not None else {})}
-
-    return figures

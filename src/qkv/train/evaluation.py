@@ -17,7 +17,7 @@ Evaluate = Callable[[nn.Module], Mapping[str, float]]
 class Measure(Protocol):
     """An objective that can tell more than its loss."""
 
-    def measure(self, model: nn.Module, batch: Any) -> Mapping[str, Loss]: ...
+    def measure(self, model: Any, batch: Any) -> Mapping[str, Loss]: ...
 
 
 class ValidationLoss:

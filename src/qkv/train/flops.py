@@ -1,12 +1,15 @@
 """How much arithmetic a step takes, counted by running one."""
 
+from copy import deepcopy
 from typing import Any
 
 import torch
+from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from qkv.models.sequence_to_sequence import SequenceToSequence
+from qkv.train.objectives.loss import Batch, Objective
 
 
 def flops_per_target_token(model: SequenceToSequence, batch: Any, rows: int = 4) -> float:
@@ -27,3 +30,15 @@ def flops_per_target_token(model: SequenceToSequence, batch: Any, rows: int = 4)
         parameter.grad = gradient
     torch.set_rng_state(generator)
     return counter.get_total_flops() / int((batch.target_lengths[:rows] - 1).sum())
+
+
+def flops_per_counted_token(model: nn.Module, objective: Objective, batch: Batch) -> float:
+    """The same for any objective: one step of it on a copy that has shapes and no numbers, so it takes no time.
+
+    For models whose products torch can see into, which is all but recurrent ones.
+    """
+    shape = deepcopy(model).to("meta").train(model.training)
+    with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
+        loss = objective(shape, batch.to(torch.device("meta")))
+        loss.total.backward()
+    return counter.get_total_flops() / max(1, loss.count)

@@ -1,0 +1,145 @@
+"""What every training has in common: a run folder, the loop, and figures of held-out rows."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+import torch
+from torch import nn
+
+from qkv.data.batches import Batches, Rows, ordered_batches
+from qkv.data.plan import Batching
+from qkv.errors import QkvError
+from qkv.train.evaluation import Measure, ValidationLoss
+from qkv.train.loop import train
+from qkv.train.objectives.loss import Objective
+from qkv.train.reporter import Reporter
+from qkv.train.run_folder import RunFolder
+from qkv.train.schedules import Schedule
+from qkv.train.settings import TrainSettings
+from qkv.train.step import FlopCount
+
+VALIDATION_TOKENS = 8192  # of a validation batch
+
+MakeOptimizer = Callable[[nn.Module], torch.optim.Optimizer]
+
+
+class Use(Protocol):
+    """A model with all that it takes to use it, which a folder can hold."""
+
+    model: Any
+
+    def save(self, folder: Path | str) -> None: ...
+
+
+Used = TypeVar("Used", bound=Use)
+EvaluateUse = Callable[[Used], Mapping[str, float]]
+
+
+def check_folder(folder: Path, resume: bool, overwrite: bool) -> None:
+    """A folder in the way is told before anyone waits."""
+    if not overwrite:
+        RunFolder(folder, save_model=no_model, resume=resume)
+
+
+def no_model(model: nn.Module, folder: Path) -> None:
+    """For a run folder that is only looked into."""
+    raise QkvError(f"{folder} was opened to be read, so no model can be saved there.")
+
+
+def run_training(
+    use: Used,
+    objective: Objective,
+    batches: Batches[Any],
+    settings: TrainSettings,
+    folder: Path,
+    *,
+    about: Mapping[str, Any],
+    fingerprint: str,
+    optimizer: MakeOptimizer,
+    schedule: Schedule,
+    evaluate: Callable[[nn.Module], Mapping[str, float]] | None = None,
+    flops_per_token: FlopCount = 0.0,
+    leave: Callable[[Path], None] | None = None,
+    reporter: Reporter | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+) -> Used:
+    """Train `use.model` and leave it, saved by `use`, in the folder with its history.
+
+    `about` and `fingerprint` say what the run was made from: a resumed run must agree with them. `leave` writes what
+    must be there before the first checkpoint is worth anything, such as tokenizers.
+    """
+    run = RunFolder(
+        folder,
+        save_model=lambda _, where: use.save(where),
+        settings=dict(about),
+        data_fingerprint=fingerprint,
+        resume=resume,
+        overwrite=overwrite,
+    )
+    if leave is not None and not resume:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            leave(folder)
+        except OSError as error:
+            raise QkvError(f"The run folder {folder} cannot be written ({error.strerror}): name another.") from error
+    use.model.to(settings.torch_device())
+    train(
+        use.model,
+        objective,
+        batches,
+        settings,
+        run,
+        optimizer=optimizer(use.model),
+        schedule=schedule,
+        evaluate=evaluate,
+        flops_per_token=flops_per_token,
+        reporter=reporter,
+    )
+    return use
+
+
+def validation(
+    use: Used, objective: Measure, rows: Rows[Any] | None, evaluate: EvaluateUse[Used] | None
+) -> Callable[[nn.Module], dict[str, float]] | None:
+    """All that the objective measures on held-out rows, and what the caller's own evaluation says."""
+    if rows is None and evaluate is None:
+        return None
+    losses = None
+    if rows is not None:
+        longest = int(max(sizes.max() for sizes in rows.sizes))
+        batches = [batch for _, batch in ordered_batches(rows, max(VALIDATION_TOKENS, longest))]
+        losses = ValidationLoss(objective, batches)
+
+    def figures(model: nn.Module) -> dict[str, float]:
+        measured = dict(losses(model)) if losses is not None else {}
+        measured.pop("nll", None)  # the same as perplexity
+        return {**measured, **(evaluate(use) if evaluate is not None else {})}
+
+    return figures
+
+
+def typical_batch(rows: Rows[Any], batching: Batching) -> Any:
+    """The batch in the middle when those of an epoch are ordered by how wide they are."""
+    plan = batching.plan(*rows.sizes, np.random.default_rng(0))
+    plan.sort(key=lambda planned: planned.source_width + planned.target_width)
+    return rows.batch(plan[len(plan) // 2])
+
+
+def counted(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+def parameters_of(model: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def divided(items: Sequence[Any], share: float, key: Callable[[Any], str]) -> tuple[list[Any], list[Any]]:
+    """(to train on, held out): by the texts alone and not by their order; equal texts stay together."""
+    from qkv.api.pairs import hold_out
+
+    keyed = [(key(item), str(number)) for number, item in enumerate(items)]
+    train_keys, held_keys = hold_out(keyed, share)
+    return [items[int(number)] for _, number in train_keys], [items[int(number)] for _, number in held_keys]
