@@ -16,6 +16,7 @@ from qkv.train.metrics import (
     sequence_error_rate,
     word_error_rate,
 )
+from qkv.train.metrics_of_summaries import rouge_l, rouge_n
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,9 @@ class Metric:
 METRICS: Mapping[str, Metric] = {
     "bleu": Metric("BLEU by sacrebleu, 0 to 100", lambda said, right: bleu(said, right).value, "higher"),
     "chrf": Metric("chrF by sacrebleu, 0 to 100", lambda said, right: chrf(said, right).value, "higher"),
+    "rouge1": Metric("ROUGE-1, words of the reference that are said", lambda s, r: rouge_n(s, r, 1), "higher"),
+    "rouge2": Metric("ROUGE-2, pairs of words of the reference that are said", lambda s, r: rouge_n(s, r, 2), "higher"),
+    "rougeL": Metric("ROUGE-L, words of the reference that are said in order", rouge_l, "higher"),
     "wer": Metric("word error rate", word_error_rate),
     "cer": Metric("character error rate", character_error_rate),
     "per": Metric("phoneme error rate, of symbols between spaces", phoneme_error_rate),

@@ -59,7 +59,7 @@ def sequence_error_rate(hypotheses: Sequence[str], references: References) -> fl
     """
     wrong = [
         hypothesis.split() not in [reference.split() for reference in choices]
-        for hypothesis, choices in _matched(hypotheses, references)
+        for hypothesis, choices in matched(hypotheses, references)
     ]
     return sum(wrong) / len(wrong)
 
@@ -96,7 +96,7 @@ def edit_distance(first: Sequence[str], second: Sequence[str]) -> int:
 def _error_rate(hypotheses: Sequence[str], references: References, split: Callable[[str], list[str]]) -> float:
     """All edits over all reference symbols; of several references the nearest counts, of equally near the longest."""
     edits = symbols = 0
-    for hypothesis, choices in _matched(hypotheses, references):
+    for hypothesis, choices in matched(hypotheses, references):
         said = split(hypothesis)
         options = [(edit_distance(said, wanted), -len(wanted)) for wanted in map(split, choices)]
         distance, negative_length = min(options)
@@ -107,7 +107,7 @@ def _error_rate(hypotheses: Sequence[str], references: References, split: Callab
     return edits / symbols
 
 
-def _matched(hypotheses: Sequence[str], references: References) -> list[tuple[str, list[str]]]:
+def matched(hypotheses: Sequence[str], references: References) -> list[tuple[str, list[str]]]:
     if len(hypotheses) != len(references) or not len(hypotheses):
         raise QkvError(
             f"A score needs one reference entry for each hypothesis and at least one of both, but there are "
@@ -121,7 +121,7 @@ def _matched(hypotheses: Sequence[str], references: References) -> list[tuple[st
 
 def _streams(hypotheses: Sequence[str], references: References) -> list[list[str | None]]:
     """sacrebleu's layout: the first reference of every hypothesis, then the second of every one, None where absent."""
-    choices = [options for _, options in _matched(hypotheses, references)]
+    choices = [options for _, options in matched(hypotheses, references)]
     most = max(map(len, choices))
     return [[options[i] if i < len(options) else None for options in choices] for i in range(most)]
 

@@ -11,7 +11,25 @@ from qkv.errors import QkvError
 # What may differ when a run is resumed: how long it goes on and how much it keeps, never what a step computes.
 CHANGEABLE_ON_RESUME = frozenset({"steps", "minutes", "patience", "keep"})
 
-HIGHER_IS_BETTER = frozenset({"bleu", "chrf"})  # figures that would keep the worst weights if watched the other way
+# Figures that would keep the worst weights if watched the other way.
+HIGHER_IS_BETTER = frozenset(
+    [
+        "bleu",
+        "chrf",
+        "rouge1",
+        "rouge2",
+        "rougeL",
+        "accuracy",
+        "next_sentence_accuracy",
+        "macro_f1",
+        "matthews",
+        "pearson",
+        "spearman",
+        "exact",
+        "exact_match",
+        "f1",
+    ]
+)
 
 
 @dataclass(frozen=True, kw_only=True)
