@@ -263,20 +263,26 @@ class TextTokenizer:
             ids = [token for token in ids if token not in self._specials]
         text: str = self._tokenizer.decode(ids, skip_special_tokens=not special)
         suffix = getattr(self._tokenizer.model, "end_of_word_suffix", None)
-        if suffix and self._byte_level():
+        if suffix and self.byte_level:
             text = text.replace(suffix, " ").strip()  # CLIP's, which no decoder of the library takes off
         return cleaned_up(text) if self.cleans_up else text
 
     def tokens(self, ids: Sequence[int]) -> list[str]:
         """A readable label for each id: `▁` for a space, a character for its bytes, `\\xe2` for part of one."""
         names = [self._tokenizer.id_to_token(token) or "" for token in self._checked(ids)]
-        byte_level = self._byte_level()
+        byte_level = self.byte_level
         return [
             name if token in self._specials else readable(from_byte_level(name) if byte_level else name)
             for token, name in zip(ids, names, strict=True)
         ]
 
-    def _byte_level(self) -> bool:
+    def names(self) -> list[str]:
+        """Each token as the vocabulary spells it; nothing for a number without a token."""
+        return [self._tokenizer.id_to_token(token) or "" for token in range(self.size)]
+
+    @property
+    def byte_level(self) -> bool:
+        """Whether tokens are spelled in signs that stand for single bytes."""
         return "ByteLevel" in str(self._tokenizer.pre_tokenizer)
 
     def library_state(self) -> str:
