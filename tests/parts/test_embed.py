@@ -2,11 +2,13 @@
 
 import pytest
 import torch
+from torch import nn
 
 from qkv.errors import QkvError
 from qkv.parts.attention.visibility import Tokens
 from qkv.parts.context import Context
 from qkv.parts.embed import Embed, TokenEmbedding, check_ids
+from qkv.parts.norm import LayerNorm
 from qkv.parts.position import Learned, Sinusoidal, sinusoids
 
 
@@ -54,3 +56,21 @@ def test_an_id_out_of_range_is_named(ids: list[int]) -> None:
 def test_ids_in_range_pass() -> None:
     check_ids(torch.tensor([0, 6]), 7)
     check_ids(torch.tensor([], dtype=torch.long), 7)
+
+
+def test_segments_norm_and_projection_follow_each_other() -> None:
+    """BERT has three vectors a token under one norm; ALBERT projects them to a wider stream."""
+    norm, project = LayerNorm(4), nn.Linear(4, 6)
+    embed = Embed(TokenEmbedding(7, 4), Learned(9, 4), segments=TokenEmbedding(2, 4), norm=norm, project=project)
+    ids, segments = torch.tensor([[1, 2, 3]]), torch.tensor([[0, 0, 1]])
+    summed = embed.tokens(ids) + embed.segments(segments) + embed.position.weight[:3]
+    found = embed(ids, Context(tokens=Tokens(3), segments=segments))
+    torch.testing.assert_close(found, project(norm(summed)))
+    untold = embed(ids, Context(tokens=Tokens(3)))
+    torch.testing.assert_close(untold, embed(ids, Context(tokens=Tokens(3), segments=torch.zeros_like(ids))))
+
+
+def test_segments_without_a_table_are_refused() -> None:
+    embed, ids = Embed(TokenEmbedding(7, 4)), torch.tensor([[1, 2, 3]])
+    with pytest.raises(QkvError, match="does not tell segments apart"):
+        embed(ids, Context(tokens=Tokens(3), segments=torch.zeros_like(ids)))

@@ -15,18 +15,29 @@ from qkv.models.catalogue import Model, build, count_parameters, find_family
 from qkv.models.head_choice import HeadChoice
 from qkv.models.text_model import TextModel
 from qkv.weights.extent import check_extent
+from qkv.weights.hub import local_folder
 from qkv.weights.maps.catalogue import PUBLISHED
 from qkv.weights.published import load_published
 from qkv.weights.save import CONFIG_FILE, CONFIG_NOTE, TENSOR_FILE, tensors_of
+from qkv.weights.sentence_folder import read_sentence_folder
 from qkv.weights.single_file import load_single_file
 
 
-def load_model(folder: Path | str, device: str | torch.device = "cpu", head: HeadChoice | None = None) -> Any:
+def load_model(
+    folder: Path | str,
+    device: str | torch.device = "cpu",
+    head: HeadChoice | None = None,
+    *,
+    offline: bool | None = None,
+) -> Any:
     """The model a folder describes, our own or a published one, in evaluation mode; or a GGUF or llama2.c file.
+
+    `folder` may be a model's name on the hub, `owner/name` or `owner/name@revision`; `offline` takes only what was
+    fetched before.
 
     With a `head`, with that one in place of the folder's: what it shares with what the folder holds is kept.
     """
-    model = _load(Path(folder), fullest=head is not None)
+    model = _load(local_folder(folder, offline=offline), fullest=head is not None)
     if head is not None:
         if not isinstance(model, TextModel):
             raise QkvError(f"{folder} holds a model that turns one sequence into another and has no choice of heads.")
@@ -85,6 +96,15 @@ def _check_config(config: Any, folder: Path) -> None:
             f"{folder / CONFIG_FILE} was changed after {TENSOR_FILE} was saved with it: put back what it said, or save "
             "the model anew."
         )
+
+
+def load_sentence_model(
+    folder: Path | str, device: str | torch.device = "cpu", *, offline: bool | None = None
+) -> TextModel:
+    """The model of a published folder of sentence embeddings, which gives one vector a text. [reimers2019 §3]"""
+    folder = local_folder(folder, offline=offline)
+    model: TextModel = load_model(folder, device, read_sentence_folder(folder).head, offline=offline)
+    return model
 
 
 def with_head(model: TextModel, head: HeadChoice) -> TextModel:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -23,6 +23,7 @@ from qkv.weights.config_map import ConfigMap
 from qkv.weights.extent import check_extent
 from qkv.weights.rules import Map, to_ours, to_theirs
 from qkv.weights.save import CONFIG_FILE, tensors_of
+from qkv.weights.sentence_folder import write_sentence_folder
 from qkv.weights.shards import SHARD_BYTES, read_shards, write_shards
 
 Rules = Callable[[Any, HeadChoice | None], Map]
@@ -176,6 +177,8 @@ def save_published(
         folder.mkdir(parents=True, exist_ok=True)
         write_shards(folder, theirs, shard_bytes)
         write_json(folder / CONFIG_FILE, config)
+        if head is not None and head.kind == "embedding":
+            write_sentence_folder(folder, head, model.sizes.width, cast(TextModel, model).longest)
     except WRITE_ERRORS as error:
         raise QkvError(f"Cannot write the model to {folder}: {error}; make room or name another folder.") from error
 
