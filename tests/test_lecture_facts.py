@@ -1,9 +1,12 @@
 """What the lectures say of the Transformer, checked on qkv's own parts."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor
 
+from qkv.models import gpt1, gpt2, gpt3
 from qkv.models.catalogue import count_parameters
 from qkv.models.transformer import SIZES
 from qkv.parts.attention.attention import Attention, CrossAttention
@@ -141,3 +144,45 @@ def test_the_parameters_of_the_transformer(name: str, published: int, count: int
     """Within 4% of [vaswani2017 tab.3], which rounds, and whose vocabulary is "about 37000" tokens."""
     assert count_parameters("transformer", SIZES[name]) == count
     assert count == pytest.approx(published, rel=0.04)
+
+
+@pytest.mark.parametrize(
+    ("name", "millions", "layers", "width"),
+    [("base", 117, 12, 768), ("medium", 345, 24, 1024), ("large", 762, 36, 1280), ("xl", 1542, 48, 1600)],
+)
+def test_the_four_sizes_of_gpt_2(name: str, millions: int, layers: int, width: int) -> None:
+    """The counts that are told of GPT-2 are those it has with the vocabulary of GPT-1; its own one adds to them."""
+    sizes = gpt2.SIZES[name]
+    assert (sizes.layers, sizes.width, sizes.width // sizes.heads) == (layers, width, 64)
+    with_the_older = replace(sizes, vocabulary=gpt1.SIZES["base"].vocabulary)
+    assert round(count_parameters("gpt2", with_the_older) / 1e6) == millions
+    assert count_parameters("gpt2", sizes) == pytest.approx(millions * 1e6, rel=0.07)
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters", "layers", "width", "heads", "head_width"),
+    [
+        ("125m", 125e6, 12, 768, 12, 64),
+        ("350m", 350e6, 24, 1024, 16, 64),
+        ("760m", 760e6, 24, 1536, 16, 96),
+        ("1.3b", 1.3e9, 24, 2048, 24, 128),
+        ("2.7b", 2.7e9, 32, 2560, 32, 80),
+        ("6.7b", 6.7e9, 32, 4096, 32, 128),
+        ("13b", 13e9, 40, 5140, 40, 128),
+        ("175b", 175e9, 96, 12288, 96, 128),
+    ],
+)
+def test_the_eight_sizes_of_gpt_3(
+    name: str, parameters: float, layers: int, width: int, heads: int, head_width: int
+) -> None:
+    """Within 2% of [brown2020 tab.2.1], which rounds. Its 24 heads of the 1.3B model would make that one 1.5B."""
+    sizes = gpt3.SIZES[name]
+    assert (sizes.layers, sizes.width, sizes.head_width) == (layers, width, head_width)
+    assert sizes.hidden == 4 * width
+    assert sizes.positions == 2048
+    assert count_parameters("gpt3", sizes) == pytest.approx(parameters, rel=0.02)
+    if name != "1.3b":
+        assert sizes.heads == heads
+        return
+    assert sizes.heads == 16
+    assert count_parameters("gpt3", replace(sizes, heads=heads)) == pytest.approx(1.5e9, rel=0.02)

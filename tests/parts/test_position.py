@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from transformers import LlamaConfig
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.models.bloom.modeling_bloom import build_alibi_tensor
 from transformers.models.gptj import modeling_gptj
 from transformers.models.llama import modeling_llama
@@ -28,12 +29,15 @@ from qkv.parts.position import (
     halves,
     interleaved,
     interpolated_rates,
+    llama3_rates,
     ntk_rates,
     positions_in_documents,
     rotary_rates,
     rotate_halves,
     rotate_neighbours,
     sinusoids,
+    yarn_rates,
+    yarn_sharpness,
 )
 
 # Sinusoids
@@ -211,6 +215,49 @@ def test_ntk_rates_squeeze_the_slowest_pair_by_the_factor_and_the_fastest_not() 
     assert (rates[-1] / stretched[-1]).item() == pytest.approx(4.0)
     ratios = rates / stretched
     assert (ratios.diff() > 0).all()
+
+
+def reference_rates(width: int, base: float, **rope: object) -> tuple[Tensor, float]:
+    config = LlamaConfig(head_dim=width, rope_parameters={"rope_theta": base, **rope})
+    rates, sharpness = ROPE_INIT_FUNCTIONS[rope["rope_type"]](config)
+    return rates.double(), sharpness
+
+
+@pytest.mark.parametrize("base", [500.0, 10000.0, 500000.0])
+@pytest.mark.parametrize(("slow", "fast"), [(1.0, 4.0), (0.5, 20.0)])
+def test_llama3_rates_keep_fast_pairs_and_squeeze_slow_ones(base: float, slow: float, fast: float) -> None:
+    rates = rotary_rates(64, base)
+    found = llama3_rates(rates, 8.0, 1000, slow, fast)
+    expected, _ = reference_rates(
+        64,
+        base,
+        rope_type="llama3",
+        factor=8.0,
+        low_freq_factor=slow,
+        high_freq_factor=fast,
+        original_max_position_embeddings=1000,
+    )
+    torch.testing.assert_close(found, expected, atol=0, rtol=1e-5)
+    turns, squeeze = 1000 * rates / (2 * math.pi), rates / found
+    assert squeeze[turns > fast].tolist() == [1.0] * int((turns > fast).sum())
+    torch.testing.assert_close(squeeze[turns < slow], torch.full_like(squeeze[turns < slow], 8.0))
+    assert ((squeeze >= 1) & (squeeze <= 8.0001)).all()
+
+
+@pytest.mark.parametrize("base", [500.0, 10000.0, 500000.0])
+@pytest.mark.parametrize("trained", [20, 1000, 8192])
+@pytest.mark.parametrize("factor", [1.0, 4.0, 32.0])
+def test_yarn_rates_keep_fast_pairs_and_squeeze_slow_ones(base: float, trained: int, factor: float) -> None:
+    found = yarn_rates(64, base, factor, trained)
+    expected, sharpness = reference_rates(
+        64, base, rope_type="yarn", factor=factor, original_max_position_embeddings=trained
+    )
+    torch.testing.assert_close(found, expected, atol=0, rtol=1e-5)
+    assert yarn_sharpness(factor) == pytest.approx(sharpness)
+    squeeze = rotary_rates(64, base) / found
+    assert squeeze[0] == 1.0
+    assert (squeeze.diff() >= -1e-9).all()
+    assert (squeeze <= factor + 1e-9).all()
 
 
 def test_rates_stay_exact_in_a_model_of_half_precision() -> None:

@@ -42,7 +42,7 @@ def _published(width: int, layers: int, heads: int) -> GPT2Sizes:
     return GPT2Sizes(vocabulary=50257, positions=1024, width=width, hidden=4 * width, heads=heads, layers=layers)
 
 
-# [radford2019 tab.2]; the paper's own counts of parameters are said to be wrong by its authors
+# [radford2019 tab.2], which counts their parameters with the vocabulary of GPT-1
 SIZES = {
     "base": _published(768, 12, 12),
     "medium": _published(1024, 24, 16),
