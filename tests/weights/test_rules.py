@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from qkv.errors import QkvError
-from qkv.weights.rules import Copy, Drop, Flatten, Rename, Split, rename_modules, to_ours, to_theirs
+from qkv.weights.rules import Computed, Copy, Drop, Flatten, Rename, Split, rename_modules, to_ours, to_theirs
 
 RULES = [
     Rename("embed.w", "tokens.weight"),
@@ -86,3 +86,23 @@ def test_exporting_what_they_have_no_place_for_is_an_error():
 def test_many_names_are_counted():
     with pytest.raises(QkvError, match="and 21 more"):
         to_ours(RULES, {}, our_names(5))
+
+
+def test_a_computed_tensor_is_checked_and_written() -> None:
+    rules = [Rename("a", "x"), Computed("table", lambda: torch.arange(4.0))]
+    one = torch.ones(2)
+    assert to_ours(rules, {"a": one}, {"x"}) == {"x": one}
+    assert to_ours(rules, {"a": one, "table": torch.arange(4.0).half()}, {"x"}) == {"x": one}
+    assert torch.equal(to_theirs(rules, {"x": one})["table"], torch.arange(4.0))
+    for wrong in (torch.arange(4.0) + 0.01, torch.arange(5.0)):
+        with pytest.raises(QkvError, match="table is not what every model"):
+            to_ours(rules, {"a": one, "table": wrong}, {"x"})
+
+
+def test_a_dropped_tensor_may_be_written_as_another() -> None:
+    rules = [Drop("b", "never read", written_as="a"), Rename("a", "x")]
+    one = torch.ones(2)
+    assert to_ours(rules, {"a": one, "b": torch.zeros(2)}, {"x"}) == {"x": one}
+    theirs = to_theirs(rules, {"x": one})
+    assert torch.equal(theirs["b"], one)
+    assert theirs["b"].data_ptr() != theirs["a"].data_ptr()
