@@ -76,7 +76,10 @@ def text_to_text(
     device: Annotated[str, typer.Option(help="cpu, cuda or auto.")] = "auto",
     seed: Annotated[int, typer.Option(help="Of weights, batches and dropout.")] = 0,
     metric: Annotated[
-        list[str] | None, typer.Option(help="bleu, chrf, wer, cer, per or ser; may be repeated, the first one decides.")
+        list[str] | None,
+        typer.Option(
+            help="bleu, chrf, rouge1, rouge2, rougeL, wer, cer, per or ser; may be repeated, the first one decides."
+        ),
     ] = None,
     evaluate_every: Annotated[int, typer.Option(help="Steps between evaluations, each with a checkpoint.")] = 200,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in the folder.")] = False,

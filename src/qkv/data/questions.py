@@ -1,4 +1,4 @@
-"""Questions about a text whose answer is a stretch of it, or is not there at all: reading them. [rajpurkar2018 §3]"""
+"""Questions about a text whose answer is a stretch of it, or is not there at all: reading them. [rajpurkar2018]"""
 
 import json
 from collections.abc import Iterator, Sequence

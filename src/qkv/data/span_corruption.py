@@ -18,8 +18,8 @@ from qkv.errors import QkvError
 class SpanCorruption:
     """A function from epoch to `Pairs`: the same texts, each time with other stretches cut out.
 
-    `rate` of the tokens go, in stretches of `mean` tokens on average. Each leaves a sentinel, the first of the row
-    `sentinels[0]`, and in the target stands behind the same; a further sentinel ends the target.
+    `rate` of the tokens go, in stretches of `mean` tokens on average [raffel2020 §3.3.4]. Each leaves a sentinel, the
+    first of the row `sentinels[0]`, and in the target stands behind the same; a further sentinel ends the target.
     """
 
     texts: TokenRows  # without special tokens

@@ -1,6 +1,6 @@
 """How good answers to questions are: exact match and F1 over words. [rajpurkar2016 §6.1]
 
-An answer counts against the best of several right ones. A question without any has the answer "". [rajpurkar2018 §5]
+An answer counts against the best of several right ones. A question without any has the answer "". [rajpurkar2018]
 """
 
 import re

@@ -21,7 +21,7 @@ class EntityScore(NamedTuple):
 
 
 def entity_score(said: Sequence[Sequence[str]], right: Sequence[Sequence[str]]) -> EntityScore:
-    """An entity counts if its kind and both its ends are right. [tjongkimsang2003 §3]"""
+    """An entity counts if its kind and both its ends are right. [tjongkimsang2003]"""
     if len(said) != len(right) or not right:
         raise QkvError(f"A score needs right tags for each sentence, but there are {len(said)} and {len(right)}.")
     hits = found = wanted = 0

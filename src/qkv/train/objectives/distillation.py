@@ -34,7 +34,7 @@ class Match(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class SameDirection:
-    """1 − cosine between the streams of student and teacher at each real token. [sanh2019 §3]"""
+    """1 − cosine between the streams of student and teacher at each real token. [sanh2019 §2]"""
 
     layers: Layers
     weight: float = 1.0
@@ -52,7 +52,7 @@ class SameDirection:
 
 @dataclass(frozen=True, kw_only=True)
 class SameStates:
-    """Mean square between the streams of student and teacher, through a map where widths differ. [jiao2020 eq.8]
+    """Mean square between the streams of student and teacher, through a map where widths differ. [jiao2020 §3.1]
 
     `Student` holds the map.
     """
@@ -76,7 +76,7 @@ class SameStates:
 
 @dataclass(frozen=True, kw_only=True)
 class SameAttention:
-    """Mean square between attention weights, head by head. [jiao2020 eq.7]
+    """Mean square between attention weights, head by head. [jiao2020 §3.1]
 
     DIFFERS [jiao2020]: weights after the softmax, which are what the ledger keeps; the paper compares scores before it.
     """
@@ -112,9 +112,9 @@ class Student(nn.Module):
 class DistillationLoss:
     """hard·CE(right answers) + soft·T²·KL(teacher‖student at temperature T) + the matches, each times its weight.
 
-    [hinton2015 §2], with what the teacher does on its way besides [sanh2019 §3] [jiao2020 §3]. `task` is the objective
-    of the task, which says where predictions are asked for. All parts are summed over these; the mean of a match is
-    added to every one of them.
+    [hinton2015 §2], with what the teacher does on its way besides [sanh2019 §2] [jiao2020 §3.1]. `task` is the
+    objective of the task, which says where predictions are asked for. All parts are summed over these; the mean of a
+    match is added to every one of them.
     """
 
     def __init__(
