@@ -13,6 +13,7 @@ from qkv.api.runs import MakeOptimizer, check_folder, parameters_of, run_trainin
 from qkv.api.texts import about_model, chosen_tokenizer, fingerprint_of_texts, held_out, new_text_model
 from qkv.data.batches import Batches, Rows
 from qkv.data.encoding import Limit
+from qkv.data.in_processes import InProcesses
 from qkv.data.masking import MaskedRows, Masking, continuations
 from qkv.data.next_sentence import SegmentPairs, Sentences, Special
 from qkv.data.plan import Batching, RowCount
@@ -95,6 +96,9 @@ def pretrain_encoder(
     masking = hiding.masking(cutter)
     make = partial(_pairs if next_sentence else _windows, tokenizer=cutter, length=length, masking=masking)
     rows_of = make(to_train, seed=settings.seed)
+    first = rows_of(0)
+    if settings.torch_device().type == "cuda":  # which must not wait for rows
+        rows_of = InProcesses(rows_of)
     valid_rows = make(to_validate, seed=0)(0) if to_validate else None
     batches = Batches(rows_of, batching, seed=settings.seed)
     (reporter or Reporter()).say(
@@ -116,7 +120,7 @@ def pretrain_encoder(
         optimizer=optimizer,
         schedule=schedule,
         evaluate=validation(filler, objective, valid_rows, evaluate),
-        flops_per_token=flops_per_counted_token(network, objective, typical_batch(rows_of(0), batching)),
+        flops_per_token=flops_per_counted_token(network, objective, typical_batch(first, batching)),
         leave=lambda where: cutter.save(where / TOKENIZER_FILE),
         reporter=reporter,
         resume=resume,
@@ -138,4 +142,8 @@ def _windows(
     """Each text in windows that do not overlap; other tokens are hidden each epoch."""
     encodings = tokenizer.encodings(texts, limit=Limit(length, stride=0))
     rows = TextRows.from_encodings(encodings, pad=tokenizer.pad).without_segments()
-    return lambda epoch: MaskedRows(rows, masking, (seed, epoch))
+    return partial(_hidden_anew, rows, masking, seed)
+
+
+def _hidden_anew(rows: TextRows, masking: Masking, seed: int, epoch: int) -> MaskedRows:
+    return MaskedRows(rows, masking, (seed, epoch))

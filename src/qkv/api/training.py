@@ -11,7 +11,7 @@ from qkv.api.choices import DataSettings, NewTokenizer, Sizes, choose_sizes, mak
 from qkv.api.pairs import Pair, fingerprint, hold_out
 from qkv.api.runs import MakeOptimizer, check_folder, no_model, parameters_of, run_training, typical_batch, validation
 from qkv.data.batches import Batches
-from qkv.data.fresh import FreshPairs
+from qkv.data.in_processes import InProcesses
 from qkv.data.pairs import PairBatch, Pairs
 from qkv.data.tokenizer import TextTokenizer
 from qkv.errors import QkvError
@@ -160,12 +160,22 @@ def _cut_anew(
     pairs: Sequence[Pair], tokenizers: tuple[TextTokenizer, TextTokenizer], data: DataSettings, settings: TrainSettings
 ) -> Callable[[int], Pairs]:
     """A function from epoch to pairs; beside a GPU, which must not wait for it, it works in processes of its own."""
-    rate, longest = data.subword_dropout, data.max_length
     for tokenizer in tokenizers:  # one that cannot drop anything says so here, not in the background
-        tokenizer.encode(["a"], subword_dropout=rate)
-    if settings.torch_device().type == "cuda":
-        return FreshPairs(*_sides(pairs), *tokenizers, subword_dropout=rate, max_length=longest, workers=3)
-    return lambda epoch: Pairs.from_texts(*_sides(pairs), *tokenizers, subword_dropout=rate, max_length=longest)
+        tokenizer.encode(["a"], subword_dropout=data.subword_dropout)
+    cut = partial(_cut, *_sides(pairs), tokenizers, data.subword_dropout, data.max_length)
+    return InProcesses(cut, workers=3) if settings.torch_device().type == "cuda" else cut
+
+
+def _cut(
+    sources: list[str],
+    targets: list[str],
+    tokenizers: tuple[TextTokenizer, TextTokenizer],
+    dropout: float,
+    longest: int | None,
+    epoch: int,
+) -> Pairs:
+    """The same texts in other pieces. [provilkov2020 §3.1]"""
+    return Pairs.from_texts(sources, targets, *tokenizers, subword_dropout=dropout, max_length=longest)
 
 
 def _profile_stacks(model: SequenceToSequence, batch: PairBatch) -> None:

@@ -1,0 +1,37 @@
+"""Rows made by other processes: the same as here, epoch for epoch."""
+
+from functools import partial
+
+import pytest
+
+from qkv.data.batches import Batches
+from qkv.data.in_processes import InProcesses
+from qkv.data.pairs import Pairs
+from qkv.data.plan import TokenBudget
+
+TEXTS = [[5, 6, 7], [8, 9], [10, 11, 12, 13]] * 5
+
+
+def made(texts: list[list[int]], epoch: int) -> Pairs:
+    """The texts from another place on in each epoch."""
+    turned = texts[epoch:] + texts[:epoch]
+    return Pairs.from_ids(turned, turned)
+
+
+def broken(epoch: int) -> Pairs:
+    raise ValueError(f"epoch {epoch} is broken")
+
+
+def test_another_process_makes_what_would_be_made_here() -> None:
+    elsewhere = InProcesses(partial(made, TEXTS), workers=2)
+    for epoch in (0, 1, 2, 7):  # a resumed run begins where it stopped
+        here, there = made(TEXTS, epoch), elsewhere(epoch)
+        assert there.source.ids.tolist() == here.source.ids.tolist()
+        assert there.target.offsets.tolist() == here.target.offsets.tolist()
+    batches = Batches(elsewhere, TokenBudget(100))
+    assert sum(len(batch.source) for batch in batches) == len(TEXTS)
+
+
+def test_what_goes_wrong_there_is_raised_here() -> None:
+    with pytest.raises(ValueError, match="epoch 0 is broken"):
+        InProcesses(broken)(0)
