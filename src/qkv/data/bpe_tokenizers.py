@@ -7,7 +7,7 @@ from typing import Any
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
 from qkv.data.token_roles import TokenizerNotes, frame, number_of, token_text
-from qkv.data.tokenizer_files import LibraryErrors
+from qkv.data.tokenizer_files import LibraryErrors, check_merges, read_ids, read_merges
 from qkv.errors import QkvError
 
 END_OF_WORD = "</w>"
@@ -75,10 +75,12 @@ def around_texts(tokenizer: Tokenizer, config: Mapping[str, Any], *, first: str,
 
 
 def merging(folder: Path, **settings: str) -> models.BPE:
+    """The vocabulary and the merges, in the order in which they were learnt."""
     files = [folder / "vocab.json", folder / "merges.txt"]
     for file in files:
         if not file.exists():
             raise QkvError(f"The tokenizer in {folder} needs a vocab.json and a merges.txt, but {file} is missing.")
+    vocabulary, merges = read_ids(files[0]), read_merges(files[1])
+    check_merges(merges, vocabulary, str(files[1]))
     with LibraryErrors(f"{files[0]} and {files[1]} are no whole tokenizer"):
-        vocabulary, merges = models.BPE.read_file(*map(str, files))
         return models.BPE(vocab=vocabulary, merges=merges, **settings)

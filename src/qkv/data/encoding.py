@@ -7,6 +7,7 @@ from typing import Any
 
 from tokenizers import AddedToken, Tokenizer, models
 
+from qkv.data.tokenizer_files import LibraryErrors
 from qkv.errors import QkvError
 
 CUTS = {"longest": "longest_first", "first": "only_first", "second": "only_second"}
@@ -130,9 +131,9 @@ def encodings_of(
     tokenizer: Tokenizer, inputs: Sequence[Any], *, special: bool, words: bool, windows: bool
 ) -> Iterator[Encoding]:
     """The encodings of texts, of pairs of texts or of lists of words, and of their further windows if asked for."""
-    for row, first in enumerate(
-        tokenizer.encode_batch(list(inputs), is_pretokenized=words, add_special_tokens=special)
-    ):
+    with LibraryErrors("The texts cannot be cut so, since one that may not be cut is too long by itself"):
+        found = tokenizer.encode_batch(list(inputs), is_pretokenized=words, add_special_tokens=special)
+    for row, first in enumerate(found):
         for one in [first, *first.overflowing] if windows else [first]:
             yield Encoding(
                 ids=tuple(one.ids),

@@ -26,7 +26,7 @@ from qkv.data.sentencepiece import (
 )
 from qkv.data.token_roles import TokenizerNotes, frame
 from qkv.data.tokenizer import TextTokenizer
-from qkv.data.tokenizer_files import LibraryErrors
+from qkv.data.tokenizer_files import LibraryErrors, check_merges
 from qkv.errors import QkvError, nearest_or_all
 
 GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
@@ -60,6 +60,7 @@ SPLITS: dict[str, tuple[str, ...]] = {
 }
 # Words that the vocabulary knows whole are taken whole, whatever the merges say; and texts start with the start token.
 WHOLE_WORDS = {"llama3", "llama-v3", "llama-bpe", "falcon3", "lfm2", "tekken"}
+FIRST_BYTE = 3  # in llama2.c's files: behind the unknown, the start and the end token
 GGUF_ROLES = {
     "start": "bos",
     "end": "eos",
@@ -110,7 +111,7 @@ def merged(facts: Mapping[str, Any], tokens: Sequence[str]) -> Tokenizer:
         ways = ", ".join(SPLITS)
         raise QkvError(f"The GGUF file splits text in the way {name!r}, which is not known here: there are {ways}.")
     with LibraryErrors("The GGUF file's merges do not fit its tokens"):
-        model = models.BPE(vocab=ids_of(tokens), merges=merges_in(facts), ignore_merges=name in WHOLE_WORDS)
+        model = models.BPE(vocab=ids_of(tokens), merges=merges_in(facts, tokens), ignore_merges=name in WHOLE_WORDS)
     tokenizer = Tokenizer(model)
     splits = [pre_tokenizers.Split(Regex(expression), "isolated") for expression in SPLITS[name]]
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
@@ -142,7 +143,7 @@ def merged_pieces(facts: Mapping[str, Any], tokens: Sequence[str]) -> Tokenizer:
         adds_space=bool(facts.get("add_space_prefix", True)),
         removes_spaces=False,
     )
-    return sentencepiece_tokenizer(model, merges_in(facts))
+    return sentencepiece_tokenizer(model, merges_in(facts, tokens))
 
 
 def likeliest(facts: Mapping[str, Any], tokens: Sequence[str]) -> Tokenizer:
@@ -181,11 +182,16 @@ def pieces_of(facts: Mapping[str, Any], tokens: Sequence[str]) -> tuple[Piece, .
     return tuple(map(Piece, tokens, map(float, scores), map(int, kinds)))
 
 
-def merges_in(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
-    merges = [str(merge).partition(" ")[::2] for merge in facts.get("merges") or ()]
+def merges_in(facts: Mapping[str, Any], tokens: Sequence[str]) -> list[tuple[str, str]]:
+    """The two halves of each merge. A half may begin with a space itself, but it is never empty."""
+    merges = []
+    for merge in facts.get("merges") or ():
+        cut = str(merge).find(" ", 1)
+        merges.append((str(merge)[:cut], str(merge)[cut + 1 :]))
     if not merges:
         raise QkvError("The GGUF file has a tokenizer without merges: it should list them as tokenizer.ggml.merges.")
-    return [(left, right) for left, right in merges]
+    check_merges(merges, ids_of(tokens), "The GGUF file")
+    return merges
 
 
 def ids_of(tokens: Sequence[str]) -> dict[str, int]:
@@ -207,16 +213,24 @@ def read_llama2c(file: Path) -> TextTokenizer:
             if length < 0 or len(text.encode()) < length:
                 raise ValueError
             place += 8 + length
-            kind = {0: UNKNOWN, 1: CONTROL, 2: CONTROL}.get(len(pieces), NORMAL)
-            kind = BYTE if len(text) == len("<0x00>") and text.startswith("<0x") else kind
-            pieces.append(Piece(text.strip("\n ") if kind == CONTROL else text.replace(" ", SPACE), score, kind))
+            pieces.append(llama2c_piece(len(pieces), text, score))
     except (struct.error, ValueError) as error:
         at = f"it breaks off after {len(pieces)} pieces"
         raise QkvError(f"{file} is not a whole tokenizer of llama2.c: {at}.") from error
-    if len(pieces) <= len((UNKNOWN, CONTROL, CONTROL)):
+    if len(pieces) <= FIRST_BYTE:
         raise QkvError(f"{file} is not a tokenizer of llama2.c: it holds {len(pieces)} pieces.")
     model = SentencePieceModel(pieces=tuple(pieces), kind=BPE, byte_fallback=True, removes_spaces=False)
     tokenizer = sentencepiece_tokenizer(model)
     roles = {"unknown": pieces[0].text, "start": pieces[1].text, "end": pieces[2].text}
     frame(tokenizer, roles, True, False)
     return TextTokenizer(tokenizer, TokenizerNotes(roles=roles))
+
+
+def llama2c_piece(number: int, text: str, score: float) -> Piece:
+    """The piece behind a text of the file, which older files wrote as what it stands for."""
+    if number < FIRST_BYTE:
+        return Piece(text.strip(), score, CONTROL if number else UNKNOWN)
+    name = f"<0x{number - FIRST_BYTE:02X}>"
+    if number < FIRST_BYTE + 256 and text in (name, chr(number - FIRST_BYTE)):
+        return Piece(name, score, BYTE)
+    return Piece(text.replace(" ", SPACE), score)

@@ -20,7 +20,7 @@ from qkv.data.sentencepiece import (
     sentencepiece_tokenizer,
 )
 from qkv.data.token_roles import TokenizerNotes, frame, number_of, token_text
-from qkv.data.tokenizer_files import read_object
+from qkv.data.tokenizer_files import read_ids
 from qkv.errors import QkvError
 
 SENTINELS = 100  # tokens that stand for a span left out [raffel2020 §3.1.4]
@@ -94,8 +94,8 @@ def marian_tokenizer(folder: Path, side: str, config: Mapping[str, Any]) -> tupl
     """
     model = read_sentencepiece(folder / f"{side}.spm")
     own = folder / "target_vocab.json" if side == "target" and config.get("separate_vocabs") else folder / "vocab.json"
-    vocabulary = read_object(own)
-    if sorted(vocabulary.values()) != list(range(len(vocabulary))) or not vocabulary:
+    vocabulary = read_ids(own)
+    if sorted(vocabulary.values()) != list(range(len(vocabulary))):
         raise QkvError(f"{own} should number the tokens from 0 on without gaps.")
     if model.kind != UNIGRAM:
         raise QkvError(f"{folder / side}.spm merges pairs of pieces, but a Marian tokenizer needs a unigram model.")

@@ -23,7 +23,7 @@ from qkv.data.bert_tokenizer import bert_tokenizer
 from qkv.data.bpe_tokenizers import clip_tokenizer, gpt1_tokenizer, gpt2_tokenizer, roberta_tokenizer
 from qkv.data.gguf_tokenizer import read_llama2c
 from qkv.data.piece_tokenizers import albert_tokenizer, llama_tokenizer, marian_tokenizer, t5_tokenizer
-from qkv.data.token_roles import TokenizerNotes, add_special_tokens, added_token, token_text
+from qkv.data.token_roles import PUBLISHED_KEYS, TokenizerNotes, add_special_tokens, added_token, token_text
 from qkv.data.tokenizer import TextTokenizer
 from qkv.data.tokenizer_files import read_object, read_tokenizer_file
 from qkv.errors import QkvError
@@ -90,6 +90,13 @@ MODELS = {
     "llama": "llama",
     "marian": "marian",
 }
+FILES = {
+    "bert": "vocab.txt",
+    **dict.fromkeys(("gpt2", "gpt1", "roberta", "clip"), "merges.txt"),
+    **dict.fromkeys(("t5", "albert"), "spiece.model"),
+    "llama": "tokenizer.model",
+    "marian": "source.spm",
+}
 BUILDERS: dict[str, Callable[[Path, dict[str, Any]], Tokenizer]] = {
     "bert": bert_tokenizer,
     "gpt2": gpt2_tokenizer,
@@ -143,7 +150,7 @@ def noted(folder: Path) -> dict[str, Any]:
     config = read_object(folder / "tokenizer_config.json")
     if "added_tokens_decoder" not in config:
         config |= read_object(folder / "special_tokens_map.json")
-        special = {token_text(value) for key, value in config.items() if key.endswith("_token") and value}
+        special = {token_text(config[key]) for key in PUBLISHED_KEYS.values() if config.get(key) is not None}
         config["added_tokens_decoder"] = {
             str(number): {"content": token, "special": token in special, "normalized": token not in special}
             for token, number in read_object(folder / "added_tokens.json").items()
@@ -157,9 +164,12 @@ def noted(folder: Path) -> dict[str, Any]:
 def kind_of(folder: Path, config: Mapping[str, Any]) -> str:
     """The kind of tokenizer by the name it is given, or else by the files that are there."""
     name = str(config.get("tokenizer_class", "")).removesuffix("Fast")
-    model = str(read_object(folder / "config.json").get("model_type", ""))
-    if name in CLASSES or model in MODELS:
-        return CLASSES.get(name) or MODELS[model]
+    if name in CLASSES:
+        return CLASSES[name]
+    model = MODELS.get(str(read_object(folder / "config.json").get("model_type", "")))
+    # A model may have been trained with the tokenizer of another: an ALBERT with BERT's.
+    if model is not None and any((folder / file).exists() for file in ("tokenizer.json", FILES[model])):
+        return model
     if (folder / "source.spm").exists():
         return "marian"
     if (folder / "vocab.txt").exists():

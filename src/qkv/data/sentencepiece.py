@@ -18,6 +18,7 @@ from qkv.errors import QkvError
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6  # kinds of pieces
 UNIGRAM, BPE = 1, 2  # kinds of models
 NEVER = 1000.0  # how much less likely than all others a piece is that text must not give
+USER_PENALTY = 0.1
 SPACE = "▁"
 LONGEST_NUMBER = 10  # bytes of a variable-length number: seven bits in each
 
@@ -138,7 +139,7 @@ def normalizer_of(model: SentencePieceModel) -> normalizers.Normalizer:
     if model.characters:
         steps.append(compiled(model.characters))
     if model.removes_spaces:
-        steps += [normalizers.Replace(Regex("^ +| +$"), ""), normalizers.Replace(Regex(" {2,}"), " ")]
+        steps += [normalizers.Replace(Regex(r"\A +| +\z"), ""), normalizers.Replace(Regex(" {2,}"), " ")]
     if model.adds_space:
         steps.append(normalizers.Prepend(SPACE))
     return normalizers.Sequence([*steps, normalizers.Replace(" ", SPACE)])
@@ -150,11 +151,11 @@ def compiled(characters: bytes) -> normalizers.Normalizer:
 
 
 def add_pieces(tokenizer: Tokenizer, model: SentencePieceModel) -> None:
-    """Match user-defined pieces before text is cut, and control pieces too where special tokens are allowed."""
+    """Let control pieces match where special tokens are allowed, and those that a user defined before others merge."""
     for piece in model.pieces:
         if piece.kind in (CONTROL, UNKNOWN):
             tokenizer.add_special_tokens([AddedToken(piece.text, special=True, normalized=False)])
-        elif piece.kind == USER_DEFINED:
+        elif piece.kind == USER_DEFINED and model.kind == BPE:
             tokenizer.add_tokens([AddedToken(piece.text, special=False, normalized=False)])
 
 
@@ -174,7 +175,12 @@ def cutter(
             return models.BPE(
                 vocab=ids, merges=list(order), unk_token=name, fuse_unk=True, byte_fallback=model.byte_fallback
             )
-    scores = {piece.text: piece.score for piece in model.pieces}
+    # User-defined pieces are cut out of any text that has them: they score as well as if each character were a piece.
+    best = max((piece.score for piece in model.pieces if piece.kind == NORMAL), default=0.0)
+    scores = {
+        piece.text: len(piece.text) * best - USER_PENALTY if piece.kind == USER_DEFINED else piece.score
+        for piece in model.pieces
+    }
     if vocabulary is not None:
         # Pieces that only the vocabulary knows keep their ids; those that only the model knows come behind.
         never = min(scores.values()) - NEVER

@@ -270,10 +270,9 @@ class TextTokenizer:
     def tokens(self, ids: Sequence[int]) -> list[str]:
         """A readable label for each id: `▁` for a space, a character for its bytes, `\\xe2` for part of one."""
         names = [self._tokenizer.id_to_token(token) or "" for token in self._checked(ids)]
-        byte_level = self.byte_level
+        text_of = from_byte_level if self.byte_level else str
         return [
-            name if token in self._specials else readable(from_byte_level(name) if byte_level else name)
-            for token, name in zip(ids, names, strict=True)
+            name if token in self._specials else readable(text_of(name)) for token, name in zip(ids, names, strict=True)
         ]
 
     def names(self) -> list[str]:

@@ -1,14 +1,16 @@
 """The two files of a saved tokenizer: `tokenizer.json`, and `tokenizer_config.json` with the notes beside it."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, models
 
 from qkv.data.token_roles import TokenizerNotes
 from qkv.errors import QkvError
+
+LARGEST_VOCABULARY = 2**31
 
 
 class LibraryErrors:
@@ -52,9 +54,54 @@ def read_object(file: Path) -> dict[str, Any]:
 
 
 def read_tokenizer_file(file: Path) -> Tokenizer:
+    """Read a `tokenizer.json`.
+
+    The library reads the scores of a unigram model inexactly in the last digit, which decides between equally likely
+    cuts of a text like "aaa"; so they are read here, and a saved tokenizer cuts as it did.
+    """
     content = read_text(file)
     with LibraryErrors(f"{file} is not a whole tokenizer file"):
-        return Tokenizer.from_str(content)
+        tokenizer = Tokenizer.from_str(content)
+        if isinstance(tokenizer.model, models.Unigram):
+            state = json.loads(content)["model"]
+            pieces = [(piece, score) for piece, score in state["vocab"]]
+            fallback = state.get("byte_fallback") or False
+            tokenizer.model = models.Unigram(pieces, unk_id=state["unk_id"], byte_fallback=fallback)
+        return tokenizer
+
+
+def read_ids(file: Path) -> dict[str, int]:
+    """A `vocab.json`: each token with its number."""
+    vocabulary = read_object(file)
+    for token, number in vocabulary.items():
+        if not isinstance(number, int) or not 0 <= number < LARGEST_VOCABULARY:
+            raise QkvError(f"{file} is not a vocabulary: it numbers {token!r} as {number!r}.")
+    if not vocabulary:
+        raise QkvError(f"{file} is not a vocabulary: it holds no tokens.")
+    return vocabulary
+
+
+def read_merges(file: Path) -> list[tuple[str, str]]:
+    """A `merges.txt`: two tokens a line, behind a line that tells the version."""
+    lines = [line.removesuffix("\r") for line in read_text(file).split("\n")]
+    merges = []
+    for number, line in enumerate(lines, start=1):
+        if line and not line.startswith("#version"):
+            left, _, right = line.partition(" ")
+            if not left or not right or " " in right:
+                raise QkvError(f"Line {number} of {file} should hold two tokens with a space between them: {line!r}.")
+            merges.append((left, right))
+    return merges
+
+
+def check_merges(merges: Iterable[tuple[str, str]], vocabulary: Mapping[str, int], where: str) -> None:
+    """The library falls over merges of tokens that are not there, so they are looked at first."""
+    for left, right in merges:
+        for token in (left, right, left + right):
+            if token not in vocabulary:
+                raise QkvError(
+                    f"{where} has a merge of {left!r} and {right!r}, but {token!r} is not in the vocabulary."
+                )
 
 
 def notes_file(file: Path) -> Path:
