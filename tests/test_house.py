@@ -69,13 +69,29 @@ def calls_in(source: str) -> set[str]:
     return names
 
 
+OPENS_PICKLES = ROOT / "src" / "qkv" / "weights" / "unpickle.py"  # a process of its own, for `qkv convert` alone
 UNSAFE = {"pickle", "dill", "joblib", "marshal", "shelve", "torch.load", "torch.save", "eval", "exec", "os.system"}
 
 
 @pytest.mark.parametrize("file", sorted((ROOT / "src").rglob("*.py")), ids=lambda file: str(file.relative_to(ROOT)))
 def test_the_library_neither_unpickles_nor_evaluates(file: Path) -> None:
     """A model folder from a stranger must never run code: safetensors and JSON only."""
-    assert calls_in(file.read_text(encoding="utf-8")) & UNSAFE == set()
+    allowed = {"pickle", "torch.load"} if file == OPENS_PICKLES else set()
+    assert calls_in(file.read_text(encoding="utf-8")) & UNSAFE == allowed
+
+
+def test_pickles_are_opened_only_as_weights() -> None:
+    """The one file that opens a pickle asks torch for its restricted loader, and no other file imports what opens."""
+    tree = ast.parse(OPENS_PICKLES.read_text(encoding="utf-8"))
+    loads = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and ast.unparse(node.func) == "torch.load"]
+    assert [{key.arg: ast.unparse(key.value) for key in load.keywords}["weights_only"] for load in loads] == ["True"]
+    imported = [
+        name
+        for file in (ROOT / "src").rglob("*.py")
+        for name in calls_in(file.read_text(encoding="utf-8"))
+        if name.startswith("qkv.weights.unpickle")
+    ]
+    assert set(imported) == {"qkv.weights.unpickle", "qkv.weights.unpickle.REFUSED"}
 
 
 def test_no_except_catches_everything() -> None:

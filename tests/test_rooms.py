@@ -22,10 +22,14 @@ REFERENCE_LIBRARIES = {
     "x_transformers", "xformers",
 }  # fmt: skip
 
-MODULE_OF_DISTRIBUTION = {"pillow": "PIL"}  # where the import's name is not the name that pip knows
+# where the import's name is not the name that pip knows
+MODULE_OF_DISTRIBUTION = {"pillow": "PIL", "huggingface-hub": "huggingface_hub"}
 
 
 OF_NO_FAMILY = ("qkv.models.sequence_to_sequence", "qkv.models.text_model")  # what training may know of models
+
+
+ASKS_THE_REFERENCE = "qkv.weights.certify"  # once a person wants to compare, inside a function
 
 
 class Import(NamedTuple):
@@ -149,6 +153,8 @@ def test_src_imports_only_its_declared_dependencies() -> None:
             file.read_text(encoding="utf-8"), module_name(file), is_package=is_package
         ):
             library = name.split(".")[0]
+            if library == "transformers" and module_name(file) == ASKS_THE_REFERENCE and not top_level:
+                continue
             if library in REFERENCE_LIBRARIES:
                 wrong.append(f"{module_name(file)}:{line} leans on the reference library {library}")
             elif library in optional and top_level:

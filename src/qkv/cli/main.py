@@ -6,6 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
+from qkv.cli.certify import certify
+from qkv.cli.export import convert, export
 from qkv.cli.look import look
 from qkv.cli.models import models
 from qkv.cli.run import run
@@ -22,6 +24,9 @@ app = typer.Typer(
 app.add_typer(train, name="train", short_help="Train a model on your own data.")
 app.command("run", short_help="Give a model its input, get its output.")(run)
 app.command("look", short_help="Draw where a model looks while it writes.")(look)
+app.command("export", short_help="Write a model as the reference library opens it.")(export)
+app.command("convert", short_help="Rewrite old or other model files as a published folder.")(convert)
+app.command("certify", short_help="Compare a model with the reference library.")(certify)
 app.command("models", short_help="List families, sizes and parameter counts.")(models)
 
 
@@ -47,7 +52,10 @@ UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; the exit code is 0, 2 for what a person can mend, 130 after Ctrl-C and 143 after SIGTERM."""
+    """Run one command; the exit code is 0, 2 for what a person can mend, 130 after Ctrl-C and 143 after SIGTERM.
+
+    `certify` has a code of its own: 1 where answers differ.
+    """
     try:
         code = app(arguments, prog_name="qkv", standalone_mode=False)  # the code of a typer.Exit, else None
     except SystemExit as stop:

@@ -106,7 +106,7 @@ def certify(
     transformers = reference_library()
     folder = local_folder(folder)
     model: Model = load_model(folder, device)
-    config = read_json(folder / CONFIG_FILE)
+    config = {} if folder.is_file() else read_json(folder / CONFIG_FILE)
     reads = reads_at_most(model, config)
     longest = reads if longest is None else longest
     if not 1 <= longest <= reads:

@@ -69,7 +69,7 @@ def draw(model: Model, setting: Setting, pad: int, seed: int) -> Batch:
     """Random tokens, but never the padding token, by which some libraries find where a row ends."""
     random = torch.Generator().manual_seed(seed)
     rows, length = setting.rows, setting.length
-    vocabulary = model.source_vocabulary if isinstance(model, EncoderDecoder) else model.vocabulary
+    vocabulary = model.vocabulary if isinstance(model, TextModel) else model.source_vocabulary
 
     def tokens() -> Tensor:
         ids = torch.randint(0, vocabulary - 1, (rows, length), generator=random)
