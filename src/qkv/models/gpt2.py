@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-from torch import nn
+import torch
 
 from qkv.models.head_choice import HeadChoice, make_head
+from qkv.models.initial import initialise_normal
 from qkv.models.text_model import TextModel
 from qkv.parts.attention.attention import Attention
 from qkv.parts.attention.visibility import Causal
@@ -80,8 +81,8 @@ def initialise(model: TextModel, layers: int) -> None:
 
     The deviation is that of the published code; the paper has the factor 1/√N for N residual layers.
     """
-    for name, module in model.named_modules():
-        for parameter in module.parameters(recurse=False):
-            if parameter.ndim == 2:
-                residual = name.endswith(("mixer.out", "mixer.outer"))
-                nn.init.normal_(parameter, std=0.02 * ((2 * layers) ** -0.5 if residual else 1.0))
+    initialise_normal(model)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith(("mixer.out.weight", "mixer.outer.weight")):
+                parameter *= (2 * layers) ** -0.5

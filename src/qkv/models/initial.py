@@ -14,7 +14,7 @@ def initialise_normal(model: nn.Module, deviation: float = 0.02) -> None:
     """
     for module in model.modules():
         for parameter in module.parameters(recurse=False):
-            if parameter.ndim == 2:
+            if parameter.ndim == 2 and not parameter.is_meta:  # what occupies no memory has no values either
                 nn.init.normal_(parameter, std=deviation)
         if isinstance(module, nn.Linear | JoinedLinear) and module.bias is not None:
             nn.init.zeros_(module.bias)
