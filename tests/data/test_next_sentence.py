@@ -1,5 +1,7 @@
 """Pairs of segments: real order, half of them from elsewhere, rows filled and never overfull."""
 
+import random
+
 import numpy as np
 import pytest
 
@@ -95,12 +97,20 @@ def test_a_batch_holds_both_questions():
 
 
 def test_the_longer_segment_loses_tokens_at_either_end():
-    generator = np.random.default_rng(0)
-    first, second = truncated(list(range(20)), list(range(100, 105)), 15, generator)
-    assert second == list(range(100, 105))
-    assert len(first) == 10
-    assert 0 < first[0] < 10
-    assert truncated([1, 2], [3], 5, generator) == ([1, 2], [3])
+    generator = random.Random(0)
+    assert truncated((0, 2), (5, 6), 5, generator) == (0, 2, 5, 6)
+    a, b, *second = truncated((0, 20), (100, 105), 15, generator)
+    assert second == [100, 105]
+    assert b - a == 10
+    assert 0 < a < 10
+    a, b, c, d = truncated((0, 20), (100, 112), 15, generator)
+    assert (b - a, d - c) == (8, 7)
+    assert 0 <= a
+    assert b <= 20
+    assert 100 <= c
+    assert d <= 112
+    fronts = [truncated((0, 21), (100, 101), 2, generator)[0] for _ in range(200)]
+    assert 9 < np.mean(fronts) < 11  # of 20 tokens to go, half at the front
 
 
 def test_texts_become_sentences():

@@ -73,10 +73,7 @@ class Masking:
 
     def __call__(self, ids: Ints, lengths: Ints, generator: np.random.Generator) -> tuple[Ints, Ints]:
         """The ids with some hidden, and the places of those. [b s] [b] → [b s] [m]"""
-        hidden = np.zeros(ids.shape, bool)
-        for row, length in enumerate(lengths.tolist()):
-            hidden[row, :length] = self._choose(ids[row, :length], generator)
-        places = np.flatnonzero(hidden)  # [m]
+        places = np.flatnonzero(self._choose(ids, lengths, generator))  # [m]
         fate = generator.random(len(places))
         put = np.where(fate < self.masked, self.mask, ids.ravel()[places])
         at_random = (fate >= self.masked) & (fate < self.masked + self.random)
@@ -85,22 +82,26 @@ class Masking:
         changed.ravel()[places] = put
         return changed, places
 
-    def _choose(self, ids: Ints, generator: np.random.Generator) -> Flags:
-        """Words in random order until the share is reached, at least one; without words each token is one. [s] → [s]"""
-        eligible = ~self.is_special[ids]
-        if not eligible.any():
-            return eligible
+    def _choose(self, ids: Ints, lengths: Ints, generator: np.random.Generator) -> Flags:
+        """In each row words in random order until its share is reached, at least one; without words each token is one.
+
+        [b s] [b] → [b s], all rows at once.
+        """
+        eligible = ~self.is_special[ids] & (np.arange(ids.shape[1]) < lengths[:, None])  # [b s]
         begins = eligible.copy()
         if self.continues is not None:
-            begins[1:] &= ~self.continues[ids[1:]] | ~eligible[:-1]
-        word = np.cumsum(begins) - 1  # [s]; of special tokens too, which are left out below
-        sizes = np.bincount(word[eligible])
-        order = generator.permutation(len(sizes))
-        budget = max(1, round(self.rate * int(eligible.sum())))
-        taken = order[: max(1, int(np.searchsorted(np.cumsum(sizes[order]), budget, side="right")))]
+            begins[:, 1:] &= ~self.continues[ids[:, 1:]] | ~eligible[:, :-1]
+        row_of_word = np.nonzero(begins)[0]  # [w]
+        word = np.cumsum(begins.ravel()).reshape(ids.shape) - 1  # [b s]: of special tokens too, which are left out
+        sizes = np.bincount(word[eligible], minlength=len(row_of_word))  # [w]
+        order = np.lexsort((generator.random(len(sizes)), row_of_word))  # row by row, in a row by chance
+        row, upto = row_of_word[order], np.cumsum(sizes[order])
+        first = np.diff(row, prepend=-1) > 0  # the first word of each row
+        before = np.maximum.accumulate(np.where(first, upto - sizes[order], 0))  # tokens of the rows above
+        budget = np.maximum(1, np.round(self.rate * eligible.sum(1)))  # [b]
         chosen = np.zeros(len(sizes), bool)
-        chosen[taken] = True
-        return eligible & chosen[word]
+        chosen[order] = first | (upto - before <= budget[row])
+        return eligible & chosen[word] if len(sizes) else eligible
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,8 @@
 Shapes: n rows, b rows of a batch.
 """
 
-from collections.abc import Sequence
+import random
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -14,7 +15,7 @@ from qkv.data.documents import Encoder, encode_rows, sentences_of
 from qkv.data.masking import MaskedBatch, Masking, hide
 from qkv.data.plan import PlannedBatch
 from qkv.data.text_rows import TaskRows, TextRows, with_filler
-from qkv.data.token_rows import Ints, TokenRows, offsets_of
+from qkv.data.token_rows import Ints, TokenRows, offsets_of, places_of
 from qkv.errors import QkvError
 
 
@@ -82,80 +83,79 @@ class SegmentPairs:
         self.seed, self.short = seed, short
 
     def __call__(self, epoch: int) -> "PretrainingRows":
-        generator = np.random.default_rng([self.seed, epoch])
-        rows: list[_Pair] = []
-        for document in generator.permutation(len(self.sentences.documents) - 1):
-            rows += self._pairs_of(int(document), generator)
+        generator = random.Random(f"{self.seed} {epoch}")
+        documents = list(range(len(self.sentences.documents) - 1))
+        generator.shuffle(documents)
+        rows = [row for document in documents for row in self._pairs_of(document, generator)]
         if not rows:
             raise QkvError("There is no pair of segments: all documents are empty.")
-        classifier, separator, pad = self.special
-        texts = [[classifier, *row.first, separator, *row.second, separator] for row in rows]
-        segments = [[0] * (len(row.first) + 2) + [1] * (len(row.second) + 1) for row in rows]
-        return PretrainingRows(
-            TextRows(TokenRows.from_lists(texts, pad), TokenRows.from_lists(segments, 0), np.arange(len(rows))),
-            elsewhere=np.array([int(not row.follows) for row in rows]),
-            masking=self.masking,
-            seed=(self.seed, epoch),
-        )
+        table = np.array(rows)  # [n 5]
+        return PretrainingRows(self._texts(table), elsewhere=table[:, 4], masking=self.masking, seed=(self.seed, epoch))
 
-    def _pairs_of(self, document: int, generator: np.random.Generator) -> "list[_Pair]":
+    def _pairs_of(self, document: int, generator: random.Random) -> "Iterator[_Pair]":
         offsets = self.sentences.tokens.offsets
         sentence, last = self.sentences.documents[document : document + 2].tolist()
         room = self.length - 3
-        rows = []
         while sentence < last:
-            wanted = int(generator.integers(2, room + 1)) if generator.random() < self.short else room
+            wanted = generator.randint(2, room) if generator.random() < self.short else room
             # The sentences from here on that reach the wanted length, or all that are left.
-            end = min(last, max(sentence + 1, int(np.searchsorted(offsets, offsets[sentence] + wanted))))
-            middle = sentence + 1 if end == sentence + 1 else int(generator.integers(sentence + 1, end))
-            first = self._tokens(sentence, middle)
-            follows = end > middle and generator.random() < 0.5
-            if follows:
-                second = self._tokens(middle, end)
+            end = min(last, max(sentence + 1, int(offsets.searchsorted(offsets[sentence] + wanted))))
+            middle = sentence + 1 if end == sentence + 1 else generator.randrange(sentence + 1, end)
+            first = int(offsets[sentence]), int(offsets[middle])
+            if end > middle and generator.random() < 0.5:
+                elsewhere, second = 0, (int(offsets[middle]), int(offsets[end]))
             else:
-                second = self._elsewhere(document, max(1, wanted - len(first)), generator)
+                elsewhere, second = 1, self._elsewhere(document, max(1, wanted - first[1] + first[0]), generator)
                 end = middle  # what was not used is there for the next row
-            if len(first) and len(second):
-                rows.append(_Pair(*truncated(first, second, room, generator), follows))
+            if first[0] < first[1] and second[0] < second[1]:
+                yield (*truncated(first, second, room, generator), elsewhere)
             sentence = end
-        return rows
 
-    def _elsewhere(self, document: int, wanted: int, generator: np.random.Generator) -> list[int]:
+    def _elsewhere(self, document: int, wanted: int, generator: random.Random) -> "_Stretch":
         """Sentences of another document, from a random one on, until the wanted length is reached."""
-        documents = self.sentences.documents
-        other = int(generator.integers(len(documents) - 2))
+        documents, offsets = self.sentences.documents, self.sentences.tokens.offsets
+        other = generator.randrange(len(documents) - 2)
         other += other >= document
-        first = int(generator.integers(documents[other], documents[other + 1]))
-        offsets = self.sentences.tokens.offsets
-        end = max(first + 1, int(np.searchsorted(offsets, offsets[first] + wanted)))
-        return self._tokens(first, min(end, int(documents[other + 1])))
+        sentence, last = generator.randrange(documents[other], documents[other + 1]), documents[other + 1]
+        end = min(last, max(sentence + 1, offsets.searchsorted(offsets[sentence] + wanted)))
+        return int(offsets[sentence]), int(offsets[end])
 
-    def _tokens(self, first: int, end: int) -> list[int]:
-        """The ids of neighbouring sentences."""
-        offsets = self.sentences.tokens.offsets
-        tokens: list[int] = self.sentences.tokens.ids[offsets[first] : offsets[end]].tolist()
-        return tokens
+    def _texts(self, table: Ints) -> TextRows:
+        """classifier, first segment, separator, second segment, separator; with segments 0 and 1."""
+        sizes = table[:, [1, 3]] - table[:, [0, 2]]  # [n 2]: of the first and the second segment
+        offsets = offsets_of(sizes.sum(1) + 3)
+        begins = offsets[:-1]
+        ids = np.full(int(offsets[-1]), self.special.separator, np.int32)
+        ids[begins] = self.special.classifier
+        segments = np.zeros(len(ids), np.int32)
+        for number, places in enumerate((begins + 1, begins + sizes[:, 0] + 2)):
+            size = sizes[:, number]
+            ids[places_of(places, size)] = self.sentences.tokens.ids[places_of(table[:, 2 * number], size)]
+        segments[places_of(begins + sizes[:, 0] + 2, sizes[:, 1] + 1)] = 1
+        tokens = TokenRows(ids, offsets, self.special.pad)
+        return TextRows(tokens, TokenRows(segments, offsets, 0), np.arange(len(table)))
 
 
-class _Pair(NamedTuple):
-    first: list[int]
-    second: list[int]
-    follows: bool
+_Stretch = tuple[int, int]  # from, to: among all the ids of the corpus
+_Pair = tuple[int, int, int, int, int]  # the first segment, the second one, and whether this is from elsewhere
 
 
-def truncated(
-    first: list[int], second: list[int], room: int, generator: np.random.Generator
-) -> tuple[list[int], list[int]]:
-    """Two segments that fit: tokens go one by one from the longer segment, at its front or back by chance."""
-    a, b = [0, len(first)], [0, len(second)]  # what is left of each: from, to
-    excess = len(first) + len(second) - room
-    for at_front in generator.random(max(0, excess)) < 0.5:
-        longer = a if a[1] - a[0] > b[1] - b[0] else b
-        if at_front:
-            longer[0] += 1
-        else:
-            longer[1] -= 1
-    return first[slice(*a)], second[slice(*b)]
+def truncated(first: _Stretch, second: _Stretch, room: int, generator: random.Random) -> tuple[int, int, int, int]:
+    """Two segments that fit: the longer one loses tokens, then both in turn, at the front or the back by chance."""
+    sizes = first[1] - first[0], second[1] - second[0]
+    excess = sum(sizes) - room
+    if excess <= 0:
+        return (*first, *second)
+    longer = max(sizes)
+    if excess <= longer - min(sizes):
+        kept = tuple(size - excess if size == longer else size for size in sizes)
+    else:
+        kept = (room + 1) // 2, room // 2
+    cut = []
+    for (begin, _), size, left in zip((first, second), sizes, kept, strict=True):
+        at_front = sum(generator.random() < 0.5 for _ in range(size - left))
+        cut += [begin + at_front, begin + at_front + left]
+    return cut[0], cut[1], cut[2], cut[3]
 
 
 @dataclass(frozen=True)
