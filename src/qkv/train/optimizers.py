@@ -19,6 +19,9 @@ TABLES = (nn.Embedding, TokenEmbedding, Learned, Learned2D, RelativeBuckets)
 # Says whether a parameter decays, given the module that owns it, its name there, and itself.
 DecayRule = Callable[[nn.Module, str, nn.Parameter], bool]
 
+# The share of the learning rate that a parameter gets, given the model and its name there: `adapt.LayerwiseRates`.
+RateRule = Callable[[nn.Module, str], float]
+
 
 def decay_matrices(module: nn.Module, name: str, parameter: nn.Parameter) -> bool:
     """The usual rule: matrices decay; biases, norms' gains and embedding tables do not.
@@ -54,9 +57,15 @@ def adamw(
     betas: tuple[float, float] = (0.9, 0.999),
     epsilon: float = 1e-8,
     decays: DecayRule = decay_matrices,
+    rates: RateRule | None = None,
 ) -> torch.optim.AdamW:
-    """Adam with decay taken from the weights and not from the gradient [loshchilov2019 alg.2]."""
+    """Adam with decay taken from the weights and not from the gradient [loshchilov2019 alg.2].
+
+    With `rates` some parameters learn more slowly than others.
+    """
     groups = decay_groups(model, weight_decay, decays)
+    if rates is not None:
+        groups = rate_groups(model, groups, learning_rate, rates)
     return torch.optim.AdamW(groups, lr=learning_rate, betas=betas, eps=epsilon, fused=_can_fuse(model))
 
 
@@ -70,6 +79,21 @@ def decay_groups(model: nn.Module, weight_decay: float, decays: DecayRule = deca
         (decaying if decays(owners[owner], own_name, parameter) else resting).append(parameter)
     groups = [{"params": decaying, "weight_decay": weight_decay}, {"params": resting, "weight_decay": 0.0}]
     return [group for group in groups if group["params"]]
+
+
+def rate_groups(
+    model: nn.Module, groups: list[dict[str, Any]], learning_rate: float, rates: RateRule
+) -> list[dict[str, Any]]:
+    """Each group cut into groups of one learning rate, the highest first: that is the rate a run reports."""
+    names = {parameter: name for name, parameter in model.named_parameters()}
+    found: dict[tuple[float, int], list[nn.Parameter]] = {}
+    for number, group in enumerate(groups):
+        for parameter in group["params"]:
+            found.setdefault((rates(model, names[parameter]), number), []).append(parameter)
+    return [
+        {**groups[number], "params": parameters, "lr": learning_rate * share}
+        for (share, number), parameters in sorted(found.items(), key=lambda item: (-item[0][0], item[0][1]))
+    ]
 
 
 def _trainable(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
