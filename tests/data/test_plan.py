@@ -5,7 +5,7 @@ from itertools import combinations, pairwise
 import numpy as np
 import pytest
 
-from qkv.data.plan import FixedShapes, TokenBudget, choose_widths, padded_share, round_up
+from qkv.data.plan import FixedShapes, RowCount, TokenBudget, choose_widths, padded_share, round_up
 from qkv.errors import QkvError
 
 
@@ -116,3 +116,15 @@ def test_chosen_widths_are_the_best_of_all_choices(count):
     others = [(*some, values[-1]) for k in range(min(count, len(values))) for some in combinations(values[:-1], k)]
     assert len(chosen) <= count
     assert cost(chosen) == min(map(cost, others))
+
+
+def test_a_count_of_rows_is_kept_whatever_their_lengths():
+    lengths = np.random.default_rng(0).integers(1, 50, 103)
+    plan = RowCount(10, multiple_of=8).plan(lengths, np.ones_like(lengths), np.random.default_rng(1))
+    assert sorted(len(batch.rows) for batch in plan) == [3] + [10] * 10
+    assert sorted(np.concatenate([batch.rows for batch in plan])) == list(range(103))
+    for batch in plan:
+        assert batch.source_width == -(-int(lengths[batch.rows].max()) // 8) * 8
+        assert batch.target_width == 1
+    with pytest.raises(QkvError, match="at least one row"):
+        RowCount(0)

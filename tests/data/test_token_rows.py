@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from qkv.data.token_rows import TokenRows
+from qkv.data.token_rows import TokenRows, places_of
 
 ROWS = [[5, 6, 7], [], [8], [9, 10, 11, 12, 13]]
 
@@ -30,3 +30,15 @@ def test_padded_rectangle():
         [99] * 6,
         [9, 10, 99, 99, 99, 99],
     ]
+
+
+def test_rows_joined_and_padded_with_filler():
+    rows = TokenRows.joined([TokenRows.from_lists([[1, 2]], 9), TokenRows.from_lists([[], [3]], 9)])
+    assert [rows[i] for i in range(3)] == [[1, 2], [], [3]]
+    ids, lengths = rows.rectangle(np.array([0, 2]), 3, filler=2)
+    assert ids.tolist() == [[1, 2, 9], [3, 9, 9], [1, 9, 9], [1, 9, 9]]
+    assert lengths.tolist() == [2, 1, 1, 1]
+
+
+def test_places_of_stretches():
+    assert places_of(np.array([5, 0, 7]), np.array([2, 3, 0])).tolist() == [5, 6, 0, 1, 2]
