@@ -164,8 +164,8 @@ def noted(folder: Path) -> dict[str, Any]:
 def kind_of(folder: Path, config: Mapping[str, Any]) -> str:
     """The kind of tokenizer by the name it is given, or else by the files that are there."""
     name = str(config.get("tokenizer_class", "")).removesuffix("Fast")
-    if name in CLASSES:
-        return CLASSES[name]
+    if name in CLASSES or (name and (folder / "tokenizer.json").exists()):
+        return CLASSES.get(name, "other")
     model = MODELS.get(str(read_object(folder / "config.json").get("model_type", "")))
     # A model may have been trained with the tokenizer of another: an ALBERT with BERT's.
     if model is not None and any((folder / file).exists() for file in ("tokenizer.json", FILES[model])):

@@ -85,6 +85,51 @@ class TokenizerNotes:
         return config | {key: value for key, value in optional.items() if value is not None}
 
 
+class WithRoles:
+    """Gives the ids of roles by their names."""
+
+    _ids: Mapping[str, int]
+
+    def has(self, role: str) -> bool:
+        return role in self._ids or STANDS_IN.get(role) in self._ids
+
+    def role(self, role: str) -> int:
+        """The id of the token with this role."""
+        for name in (role, STANDS_IN.get(role, role)):
+            if name in self._ids:
+                return self._ids[name]
+        usual = (*USUAL_NAMES[role], *USUAL_NAMES.get(STANDS_IN.get(role, ""), ()))
+        raise QkvError(f"The tokenizer has no {role} token: name one of its tokens for it, or add one of {usual}.")
+
+    @property
+    def pad(self) -> int:
+        return self.role("pad")
+
+    @property
+    def start(self) -> int:
+        return self.role("start")
+
+    @property
+    def end(self) -> int:
+        return self.role("end")
+
+    @property
+    def unknown(self) -> int:
+        return self.role("unknown")
+
+    @property
+    def mask(self) -> int:
+        return self.role("mask")
+
+    @property
+    def classifier(self) -> int:
+        return self.role("classifier")
+
+    @property
+    def separator(self) -> int:
+        return self.role("separator")
+
+
 def token_text(value: Any) -> str:
     """The token that a published file names, either as it is or with its properties around it."""
     text = value.get("content") if isinstance(value, dict) else value

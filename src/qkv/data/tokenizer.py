@@ -14,14 +14,14 @@ from tokenizers import Tokenizer, models
 from qkv.data.encoding import Encoding, Limit, NotText, deaf_to, encodings_of, limited, twin
 from qkv.data.token_kinds import KINDS
 from qkv.data.token_labels import from_byte_level, readable
-from qkv.data.token_roles import STANDS_IN, USUAL_NAMES, TokenizerNotes, cleaned_up, found_roles
+from qkv.data.token_roles import USUAL_NAMES, TokenizerNotes, WithRoles, cleaned_up, found_roles
 from qkv.data.tokenizer_files import notes_file, read_object, read_tokenizer_file, write_tokenizer_file
 from qkv.errors import QkvError
 
 ENCODED_AT_ONCE = 8192  # texts; bounds what the library holds beside the ids
 
 
-class TextTokenizer:
+class TextTokenizer(WithRoles):
     """A vocabulary and the way to cut text into it. In those made here `<pad>`=0, `<s>`=1, `</s>`=2 and `<unk>`=3.
 
     The roles `pad`, `start`, `end`, `unknown`, `mask`, `classifier` and `separator` are ids. A published tokenizer may
@@ -97,45 +97,6 @@ class TextTokenizer:
                 raise QkvError(f"There is no role {role!r}: the roles are {', '.join(USUAL_NAMES)}.")
         return type(self)(self._tokenizer, replace(self.notes, roles=self.roles | tokens))
 
-    def has(self, role: str) -> bool:
-        return role in self._ids or STANDS_IN.get(role) in self._ids
-
-    def role(self, role: str) -> int:
-        """The id of the token with this role."""
-        for name in (role, STANDS_IN.get(role, role)):
-            if name in self._ids:
-                return self._ids[name]
-        usual = (*USUAL_NAMES[role], *USUAL_NAMES.get(STANDS_IN.get(role, ""), ()))
-        raise QkvError(f"The tokenizer has no {role} token: name one of its tokens for it, or add one of {usual}.")
-
-    @property
-    def pad(self) -> int:
-        return self.role("pad")
-
-    @property
-    def start(self) -> int:
-        return self.role("start")
-
-    @property
-    def end(self) -> int:
-        return self.role("end")
-
-    @property
-    def unknown(self) -> int:
-        return self.role("unknown")
-
-    @property
-    def mask(self) -> int:
-        return self.role("mask")
-
-    @property
-    def classifier(self) -> int:
-        return self.role("classifier")
-
-    @property
-    def separator(self) -> int:
-        return self.role("separator")
-
     @property
     def special_ids(self) -> frozenset[int]:
         """The ids that stand for no text."""
@@ -147,6 +108,13 @@ class TextTokenizer:
         if number is None:
             raise QkvError(f"This tokenizer's vocabulary of {self.size} tokens does not know {token!r}.")
         return number
+
+    def spelling(self, token: int) -> str:
+        """The token as the vocabulary spells it."""
+        name: str | None = self._tokenizer.id_to_token(self._checked([token])[0])
+        if name is None:
+            raise QkvError(f"The id {token} stands for no token of this vocabulary.")
+        return name
 
     def encode(
         self, texts: Sequence[str], *, special: bool = False, allow_special: bool = False, subword_dropout: float = 0.0
@@ -168,7 +136,11 @@ class TextTokenizer:
             some = list(texts[first : first + ENCODED_AT_ONCE])
             with NotText(some):
                 encodings = tokenizer.encode_batch_fast(some, add_special_tokens=special)
-            ids.extend(list(self._admitted(one.ids, one.special_tokens_mask, allow_special)) for one in encodings)
+            for one in encodings:
+                row = one.ids
+                if self._in_doubt(row, allow_special):
+                    row = list(self._admitted(row, one.special_tokens_mask, allow_special))
+                ids.append(row)
         return ids
 
     def encodings(
@@ -217,6 +189,10 @@ class TextTokenizer:
         with NotText([text for one in inputs for text in (one if pairs or words else (one,))]):
             found = list(encodings_of(tokenizer, inputs, special=special, words=words, windows=windows))
         return [replace(one, ids=tuple(self._admitted(one.ids, one.special, allow_special))) for one in found]
+
+    def _in_doubt(self, ids: Sequence[int], allow_special: bool) -> bool:
+        """Says quickly whether some of the ids may be none that text may give."""
+        return self.notes.known is not None or not (allow_special or self._never_text.isdisjoint(ids))
 
     def _admitted(self, ids: Sequence[int], added: Sequence[int], allow_special: bool) -> Sequence[int]:
         """The ids as they are, but what text may not give is unknown: special tokens by the back door of a vocabulary
