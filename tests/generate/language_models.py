@@ -1,6 +1,9 @@
 """Small language models for the tests of decoding, and decoding as a sentence describes it: no batch, no cache."""
 
+import json
+
 import torch
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from torch import Tensor
 
 from qkv.data.tokenizer import TextTokenizer
@@ -47,5 +50,24 @@ TEXTS = [
 ] * 3
 
 
-def small_tokenizer(kind: str = "bpe", vocabulary: int = 320) -> TextTokenizer:
+def small_tokenizer(kind: str = "bpe", vocabulary: int | None = 320) -> TextTokenizer:
     return TextTokenizer.train(kind, TEXTS, vocabulary=vocabulary)
+
+
+def spaced_tokenizer() -> TextTokenizer:
+    """As Llama's: a space belongs to the word after it, the first one is dropped, and bytes stand in for the rest."""
+    tokenizer = Tokenizer(models.BPE(byte_fallback=True, fuse_unk=True, unk_token="<unk>"))
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    special = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256))]
+    words = pre_tokenizers.Metaspace()
+    tokenizer.pre_tokenizer = words
+    tokenizer.train_from_iterator(
+        TEXTS, trainers.BpeTrainer(vocab_size=360, special_tokens=special, show_progress=False)
+    )
+    state = json.loads(tokenizer.to_str())
+    state["pre_tokenizer"] = None
+    state["added_tokens"] = state["added_tokens"][:3]
+    return TextTokenizer(Tokenizer.from_str(json.dumps(state)))

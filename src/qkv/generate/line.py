@@ -33,7 +33,7 @@ class StoppedText:
         if not all(stops):
             raise QkvError("An empty stop text would end every output at once: leave it out.")
         self.text, self.stopped = "", False
-        self._stops, self._held, self._taken = tuple(stops), "", 0
+        self.stops, self._held, self._taken = tuple(stops), "", 0
         self._stream = TextStream(tokenizer)
         for token in prompt[-LOOKED_BACK:]:  # a space before the first new word belongs to the output
             self._stream.add(token)
@@ -55,11 +55,11 @@ class StoppedText:
         if self.stopped:
             return
         held = self._held + piece
-        found = [place for place in (held.find(stop) for stop in self._stops) if place >= 0]
+        found = [place for place in (held.find(stop) for stop in self.stops) if place >= 0]
         if found:
             self.text, self._held, self.stopped = self.text + held[: min(found)], "", True
             return
-        kept = 0 if last else max((_begun(held, stop) for stop in self._stops), default=0)
+        kept = 0 if last else max((_begun(held, stop) for stop in self.stops), default=0)
         free = len(held) - kept
         self.text, self._held = self.text + held[:free], held[free:]
 
@@ -89,6 +89,7 @@ class Line:
         self.log_probabilities: list[float] = []  # of the ids, and of the end token where it was reached
         self.alternatives: list[list[Alternative]] = []  # beside each of those, where they were asked for
         self.ended: Ending | None = None
+        self.score: float | None = None  # what outputs are ranked by, where they are
 
     @property
     def live(self) -> bool:
