@@ -113,9 +113,8 @@ LLAMA = PublishedFamily(
             Size("mlp_bias", "feed_forward_bias", absent=False),
         ),
         fixed={"model_type": ("llama",)},
-        fixed_by_default={
-            "rope_interleaved": (False,),  # the order of a head's rows
-        },
+        fixed_by_default={},
+        never={"rope_interleaved": (False,)},  # the order of a head's rows
         together=(
             ROTARY,
             Together(
@@ -129,6 +128,7 @@ LLAMA = PublishedFamily(
                 "transformers.js_config",
             }
         ),
+        same=(("max_sequence_length", "max_position_embeddings"),),
         complete=_complete,
     ),
     architectures=_architectures("Llama"),
@@ -168,6 +168,7 @@ QWEN2 = PublishedFamily(
         sizes=(*COMMON, Size("num_key_value_heads", "key_value_heads", absent=32)),
         fixed={"model_type": ("qwen2",)},
         fixed_by_default={"use_sliding_window": (False,)},
+        never={"use_mrope": (False,)},  # positions of several axes
         together=(
             ROTARY,
             Together(frozenset({"layer_types"}), _read_layers, lambda sizes: {}),
