@@ -28,6 +28,7 @@ from qkv.data.packing import pack
 from qkv.data.plan import RowCount
 from qkv.errors import QkvError
 from qkv.files import read_json, write_json
+from qkv.generate.language import Options
 from qkv.generate.shape import TopP
 from qkv.generate.strategy import Sampling
 from qkv.train.objectives.language import LanguageLoss
@@ -80,7 +81,8 @@ def main(
         scores = measure(writer.model)
     whole = "\n".join(texts["test"]).encode()
     packers = {"bzip2": bz2.compress(whole, 9), "xz": lzma.compress(whole, preset=9)}
-    written = [result.text for result in writer.run(PROMPTS, Sampling(seed=1), [TopP(0.9)], most=60)]
+    how = Options(strategy=Sampling(seed=1), shapers=(TopP(0.9),), most=60)
+    written = [result.text for result in writer.run(PROMPTS, how)]
     result, session = read_result(out), read_json(out / "run.json")["sessions"][-1]
     write_json(
         out / "result.json",

@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from qkv.api.choices import DataSettings, NewTokenizer
     from qkv.api.families import family_sizes
+    from qkv.api.loading import load
     from qkv.api.looking import look_at
     from qkv.api.pairs import hold_out, read_pairs
     from qkv.api.scores import Scores
-    from qkv.api.training import load, read_result, train_text_to_text
+    from qkv.api.training import read_result, train_text_to_text
     from qkv.data.tokenizer import TextTokenizer
     from qkv.errors import QkvError
     from qkv.generate.text import TextToText
@@ -52,7 +53,7 @@ _HOMES = {
     "TrainSettings": "qkv.train.settings",
     "family_sizes": "qkv.api.families",
     "hold_out": "qkv.api.pairs",
-    "load": "qkv.api.training",
+    "load": "qkv.api.loading",
     "look_at": "qkv.api.looking",
     "read_pairs": "qkv.api.pairs",
     "read_result": "qkv.api.training",

@@ -63,8 +63,8 @@ def test_pairs_of_texts_are_labelled(pretrained, tmp_path):
     how = FineTuning(**{**vars(HOW), "settings": TrainSettings(steps=20, evaluate_every=20, keep=1)})
     classifier = fine_tune_classifier(pretrained, data, tmp_path, valid=data, how=how)
     assert len(classifier.run(firsts, seconds)) == len(firsts)
+    other = LabelledTexts(VERSES, None, labels[: len(VERSES)], ("same", "else"))
     with pytest.raises(QkvError, match="are not those of the training texts"):
-        other = LabelledTexts(VERSES, None, labels[: len(VERSES)], ("same", "else"))
         fine_tune_classifier(pretrained, data, tmp_path / "other", valid=other, how=HOW)
 
 
@@ -81,10 +81,10 @@ def test_words_are_tagged(pretrained, tmp_path):
 def test_answers_are_found(pretrained, tmp_path):
     questions = []
     for verse in VERSES:
-        for word in ("light", "God"):
+        for word in ("light",):
             answers = (Answer(word, verse.index(word)),) if word in verse else ()
             questions.append(Question(f"{word} where?", verse, answers))
-    how = FineTuning(**{**vars(HOW), "settings": TrainSettings(steps=300, evaluate_every=300, keep=1)})
+    how = FineTuning(**{**vars(HOW), "settings": TrainSettings(steps=200, evaluate_every=200, keep=1)})
     answerer = fine_tune_answerer(pretrained, questions, tmp_path, valid=questions, how=how)
     found = answerer.run([each.question for each in questions], [each.context for each in questions])
     right = [

@@ -10,8 +10,9 @@ import torch
 from torch import nn
 
 from qkv.api.choices import DataSettings, NewTokenizer
+from qkv.api.loading import load
 from qkv.api.scores import Scores
-from qkv.api.training import load, read_result
+from qkv.api.training import read_result
 from qkv.data.plan import FixedShapes, TokenBudget
 from qkv.data.tokenizer import TextTokenizer
 from qkv.errors import QkvError

@@ -130,11 +130,6 @@ def train_text_to_text(
     )
 
 
-def load(folder: Path | str, device: str = "auto") -> TextToText:
-    """The model and tokenizers of a folder, ready to run; `auto` takes CUDA where it is present."""
-    return TextToText.load(Path(folder), TrainSettings(steps=1, device=device).torch_device())
-
-
 def read_result(folder: Path | str) -> TrainResult:
     """What came of a finished run, from its folder: steps, tokens, operations, seconds and validation figures."""
     run = RunFolder(folder, save_model=no_model, resume=True)

@@ -27,8 +27,8 @@ def look(
     Example (after the one that `qkv train text-to-text --help` shows):
       qkv look runs/words cat dog --html look.html --png look.png
     """
+    from qkv.api.loading import load
     from qkv.api.looking import look_at, numbered
-    from qkv.api.training import load
 
     if target and len(target) != len(texts):
         raise QkvError(f"There are {len(texts)} texts and {len(target)} targets: give --target once for each text.")

@@ -45,7 +45,7 @@ def run(
       qkv run runs/words cat dog
       echo tag | qkv run runs/words --beams 4 --n-best 2
     """
-    from qkv.api.training import load
+    from qkv.api.loading import load
 
     inputs = read_inputs(texts or [], input, source, names, format)
     text_to_text = load(model, device)

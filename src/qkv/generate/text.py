@@ -45,13 +45,18 @@ class TextToText:
     """A sequence-to-sequence model that reads and writes text."""
 
     def __init__(
-        self, model: SequenceToSequence, source_tokenizer: TextTokenizer, target_tokenizer: TextTokenizer
+        self,
+        model: SequenceToSequence,
+        source_tokenizer: TextTokenizer,
+        target_tokenizer: TextTokenizer,
+        spare: int = 0,
     ) -> None:
+        """`spare` rows of the model's vocabulary may stand for no token: some round it up to a number that is quick."""
         for side, vocabulary, tokenizer in (
             ("source", model.source_vocabulary, source_tokenizer),
             ("target", model.target_vocabulary, target_tokenizer),
         ):
-            if tokenizer.size != vocabulary:
+            if not tokenizer.size <= vocabulary <= tokenizer.size + spare:
                 raise QkvError(
                     f"Mismatched tokenizer: the {side} one has {tokenizer.size} tokens, but the model was built for "
                     f"{vocabulary}; it belongs to another model."
@@ -121,11 +126,17 @@ class TextToText:
                     length_penalty=length_penalty,
                     best=best,
                     limit=limit,
-                    never=(target.pad, target.start, target.unknown),
+                    never=self._never(),
                 )
                 for place, hypotheses in zip(places.tolist(), found, strict=True):
                     results[written[place]] = [Result(target.decode(one.ids), one) for one in hypotheses]
         return results
+
+    def _never(self) -> tuple[int, ...]:
+        """Tokens that no output has."""
+        target = self.target_tokenizer
+        roles = [target.role(role) for role in ("pad", "start", "unknown") if target.has(role)]
+        return (*roles, *range(target.size, self.model.target_vocabulary))
 
     def __repr__(self) -> str:
         parameters = sum(parameter.numel() for parameter in self.model.parameters())

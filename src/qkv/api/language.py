@@ -1,0 +1,116 @@
+"""Language models: the next token learned from a corpus. [radford2019 §2]"""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from qkv.api.choices import NewTokenizer, Sizes
+from qkv.api.runs import (
+    MakeOptimizer,
+    check_folder,
+    parameters_of,
+    run_training,
+    typical_batch,
+    validation,
+)
+from qkv.api.texts import about_model, chosen_tokenizer, fingerprint_of_texts, held_out, new_text_model
+from qkv.data.batches import Batches
+from qkv.data.documents import Documents
+from qkv.data.packing import LanguageRows, pack, stream
+from qkv.data.plan import Batching, RowCount
+from qkv.data.tokenizer import TextTokenizer
+from qkv.errors import QkvError
+from qkv.generate.language import TextWriter
+from qkv.generate.reader import TOKENIZER_FILE
+from qkv.models.head_choice import HeadChoice
+from qkv.train.flops import flops_per_counted_token
+from qkv.train.objectives.language import LanguageLoss
+from qkv.train.objectives.loss import Objective
+from qkv.train.optimizers import adamw
+from qkv.train.provenance import describe
+from qkv.train.reporter import Reporter
+from qkv.train.schedules import Cosine, Schedule
+from qkv.train.settings import TrainSettings
+
+SETTINGS = TrainSettings(minutes=5, evaluate_every=200, save_every=200, keep=1)
+Rows = Callable[..., LanguageRows]  # pack or stream
+
+
+def train_language_model(
+    texts: Sequence[str],
+    folder: Path | str,
+    *,
+    valid: Sequence[str] | None = None,
+    hold_out: float = 0.02,
+    model: TextWriter | None = None,
+    tokenizer: NewTokenizer | TextTokenizer = NewTokenizer("bpe", 8000),  # noqa: B008 (frozen)
+    family: str = "gpt2",
+    sizes: Sizes = "small",
+    length: int = 256,
+    rows: Rows = pack,
+    batching: Batching = RowCount(8),  # noqa: B008 (frozen)
+    settings: TrainSettings = SETTINGS,
+    objective: Objective = LanguageLoss(),  # noqa: B008 (frozen)
+    optimizer: MakeOptimizer = partial(adamw, betas=(0.9, 0.95), weight_decay=0.1),  # noqa: B008 (never changed)
+    schedule: Schedule = Cosine(warmup=100, floor=0.1),  # noqa: B008 (frozen)
+    evaluate: Callable[[TextWriter], Mapping[str, float]] | None = None,
+    reporter: Reporter | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+) -> TextWriter:
+    """Train a model to go on with texts; it is returned, and left in `folder` with its history.
+
+    Each text is a document. `pack` puts documents side by side into rows of `length` tokens and lets no token see
+    another document; `stream` cuts them as they follow each other. With `model` a loaded one is trained further, with
+    its own tokenizer and no new sizes. Every evaluation measures perplexity and bits per byte on held-out documents.
+    """
+    folder = Path(folder)
+    check_folder(folder, resume, overwrite)
+    to_train, to_validate = held_out(texts, valid, hold_out)
+    if model is not None:
+        tokenizer = model.tokenizer
+    cutter = chosen_tokenizer(to_train, tokenizer, folder, resume)
+    torch.manual_seed(settings.seed)
+    network = new_text_model(family, sizes, HeadChoice("language"), cutter, length) if model is None else model.model
+    if network.longest is not None and length > network.longest:
+        raise QkvError(f"Rows of {length} tokens are longer than the {network.longest} that the model reads.")
+    writer = TextWriter(network, cutter)
+    marks = {"end": cutter.end, "start": cutter.start if cutter.has("start") else None}
+    documents = Documents.from_texts(to_train, cutter)
+    train_rows = rows(documents, length, seed=settings.seed, **marks)
+    valid_rows = rows(Documents.from_texts(to_validate, cutter), length, **marks) if to_validate else None
+    batches = Batches(
+        lambda epoch: train_rows if epoch == 0 else rows(documents, length, seed=settings.seed + epoch, **marks),
+        batching,
+        seed=settings.seed,
+    )
+    (reporter or Reporter()).say(
+        f"{len(to_train):,} documents of {int(documents.tokens.lengths.sum()):,} tokens to train on, "
+        f"{len(to_validate):,} to validate on; {network.family}, {parameters_of(network):,} parameters. "
+        f"Batches in an epoch: {len(batches):,}."
+    )
+    return run_training(
+        writer,
+        objective,
+        batches,
+        settings,
+        folder,
+        about={
+            **about_model(network, cutter),
+            "data": {"length": length, "rows": describe(rows)["name"], "batching": repr(batching)},
+        },
+        fingerprint=fingerprint_of_texts([*to_train, *to_validate]),
+        optimizer=optimizer,
+        schedule=schedule,
+        evaluate=validation(writer, LanguageLoss(), valid_rows, evaluate),
+        flops_per_token=flops_per_counted_token(network, objective, typical_batch(train_rows, batching)),
+        leave=lambda where: cutter.save(where / TOKENIZER_FILE),
+        reporter=reporter,
+        resume=resume,
+        overwrite=overwrite,
+    )
+
+
+__all__ = ["pack", "stream", "train_language_model"]

@@ -1,0 +1,73 @@
+"""From a folder, a file or a hub id to a model that is ready to use."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from qkv.data.gguf_tokenizer import tokenizer_of_gguf
+from qkv.data.published_tokenizer import read_tokenizer, read_tokenizers
+from qkv.data.tokenizer import TextTokenizer
+from qkv.errors import QkvError
+from qkv.files import read_json
+from qkv.generate.language import TextWriter
+from qkv.generate.reader import TextReader
+from qkv.generate.readers import Answerer, Classifier, MaskFiller, SentenceEncoder, StateReader, Tagger
+from qkv.generate.text import TextToText, load_tokenizers
+from qkv.models.head_choice import HeadChoice
+from qkv.models.sequence_to_sequence import SequenceToSequence
+from qkv.models.text_model import TextModel
+from qkv.train.settings import TrainSettings
+from qkv.weights.gguf import read_gguf
+from qkv.weights.load import load_model
+from qkv.weights.save import CONFIG_FILE
+
+SPARE = 127  # published vocabularies are often rounded up to a multiple of 128
+
+USES: dict[str, type[TextReader]] = {
+    kind: use
+    for use in (TextWriter, MaskFiller, Classifier, Tagger, Answerer, SentenceEncoder, StateReader)
+    for kind in use.kinds
+}
+
+
+def load(folder: Path | str, device: str = "auto", head: HeadChoice | None = None) -> Any:
+    """The model and tokenizer of a folder, our own or a published one, ready to run.
+
+    What comes back is made for what the model does: `TextToText`, `TextWriter`, `Classifier`, `Tagger`, `Answerer`,
+    `SentenceEncoder`, `MaskFiller` or `StateReader`. With a `head` a text model gets that one in place of its own, new
+    where the folder has nothing for it. `auto` takes CUDA where it is present.
+    """
+    place = TrainSettings(steps=1, device=device).torch_device()
+    model = load_model(folder, place, head)
+    folder = Path(folder)
+    if isinstance(model, TextModel):
+        return use_of(model, tokenizer_of(folder))
+    return _translator(folder, model)
+
+
+def use_of(model: TextModel, tokenizer: TextTokenizer) -> TextReader:
+    """What a model with this head is used by."""
+    return USES[model.head_choice.kind](model, tokenizer)
+
+
+def tokenizer_of(place: Path) -> TextTokenizer:
+    """The tokenizer of a text model's folder; of a single file the one it holds, or the one that stands beside it."""
+    if not place.is_file():
+        return read_tokenizer(place)
+    with place.open("rb") as stream:
+        if stream.read(4) == b"GGUF":
+            return tokenizer_of_gguf(read_gguf(place).metadata)
+    return read_tokenizer(place.parent)
+
+
+def _translator(folder: Path, model: SequenceToSequence) -> TextToText:
+    """An encoder-decoder with its tokenizers; published ones say in their configuration what outputs begin with."""
+    config = read_json(folder / CONFIG_FILE)
+    if "model_type" not in config:
+        return TextToText(model, *load_tokenizers(folder))
+    source, target = read_tokenizers(folder)
+    start = config.get("decoder_start_token_id", config.get("pad_token_id"))
+    if not isinstance(start, int) or not 0 <= start < target.size:
+        raise QkvError(f"{folder / CONFIG_FILE} must say with which token outputs begin: decoder_start_token_id.")
+    return TextToText(model, source, target.with_roles(start=target.spelling(start)), spare=SPARE)
