@@ -1,5 +1,7 @@
 """Answers to tokens and back, through windows, and the choice to give none."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -20,7 +22,8 @@ def window(first: int, last: int, row: int = 0) -> Encoding:
     offsets = ((0, 0), (0, 1), (0, 0), *words, (0, 0))
     sides = (None, 0, None, *[1] * len(words), None)
     count = len(offsets)
-    return Encoding(tuple(range(count)), (0,) * count, offsets, (None,) * count, sides, (False,) * count, row)
+    special = tuple(side is None for side in sides)
+    return Encoding(tuple(range(count)), (0,) * count, offsets, (None,) * count, sides, special, row)
 
 
 def test_an_answer_is_the_tokens_that_touch_it():
@@ -44,6 +47,12 @@ def test_rows_say_where_the_answer_is():
     (batch,) = Batches(rows, FixedShapes(17 * 5, (16,)))
     assert sorted(batch.starts.tolist()) == [-1, -1, 0, 0, 5]
     assert batch.asked == 3
+
+
+def test_rows_must_begin_with_a_token_of_their_own():
+    bare = replace(window(0, 4), special=(False,) * 8)
+    with pytest.raises(QkvError, match=r"\[CLS\]"):
+        SpanRows.from_encodings([bare], [Question("q", CONTEXT)], pad=0)
 
 
 def scores(length, **high):

@@ -48,6 +48,8 @@ class SpanRows(TaskRows):
         """
         spans = []
         for encoding in encodings:
+            if not encoding.special[NO_ANSWER]:
+                raise QkvError("Rows must begin with a token of their own, [CLS], for questions that have no answer.")
             answers = questions[encoding.row].answers
             spans.append(span_in(encoding, answers[0]) if answers else (NO_ANSWER, NO_ANSWER))
         starts, ends = np.array(spans, np.int64).reshape(-1, 2).T
