@@ -315,7 +315,7 @@ def test_windows_and_cuts_are_those_of_the_reference_library(tmp_path):
         assert [row.row for row in found] == list(rows)
         assert all(len(row) <= limit.length for row in found)
         assert windows == (len(found) > 6)
-    with pytest.raises(QkvError, match="too long by itself"):
+    with pytest.raises(QkvError, match="Truncation error"):
         ours.encode_pairs(questions, paragraphs, limit=Limit(20, "second"))
 
 
@@ -352,6 +352,32 @@ def test_broken_files(tmp_path, name, content):
     (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(QkvError, match=name.replace(".", r"\.")):
         read_tokenizer(folder)
+
+
+@pytest.mark.parametrize(
+    ("config", "problem"),
+    [
+        ({"added_tokens_decoder": True}, "has True as added_tokens_decoder"),
+        ({"added_tokens_decoder": {"x": "y"}}, "by their numbers"),
+        ({"model_max_length": "long"}, "has 'long' as model_max_length"),
+        ({"pad_token": 7}, "there is 7"),
+        ({"pad_token": {"text": "[PAD]"}}, "special token should be a text"),
+    ],
+)
+def test_broken_notes(tmp_path, config, problem):
+    folder = bert_folder(tmp_path)
+    write(folder, "tokenizer_config.json", config)
+    with pytest.raises(QkvError, match=problem):
+        read_tokenizer(folder)
+
+
+def test_a_vocabulary_without_the_token_for_the_unknown_cannot_cut_everything(tmp_path):
+    Tokenizer(models.WordPiece({"a": 0}, unk_token="[UNK]")).save(str(tmp_path / "tokenizer.json"))
+    tokenizer = read_tokenizer(tmp_path)
+    assert tokenizer.encode(["a"]) == [[0]]
+    for encode in (tokenizer.encode, tokenizer.encodings):
+        with pytest.raises(QkvError, match=r"cannot cut this text as it should: .*\[UNK\]"):
+            encode(["b"])
 
 
 def test_broken_vocabularies(tmp_path):

@@ -7,7 +7,6 @@ from typing import Any
 
 from tokenizers import AddedToken, Tokenizer, models
 
-from qkv.data.tokenizer_files import LibraryErrors
 from qkv.errors import QkvError
 
 CUTS = {"longest": "longest_first", "first": "only_first", "second": "only_second"}
@@ -52,7 +51,7 @@ class Encoding:
 
 
 class NotText:
-    """Turns the library's complaint about what cannot be encoded into a `QkvError` that names it."""
+    """Turns the library's complaints about what cannot be encoded into a `QkvError`."""
 
     def __init__(self, values: Sequence[object]):
         self.values = values
@@ -61,6 +60,8 @@ class NotText:
         return None
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if kind is Exception:  # the library's own: no token for the unknown, or too long a text that may not be cut
+            raise QkvError(f"The tokenizer cannot cut this text as it should: {error}.") from error
         if kind is not None and issubclass(kind, TypeError | UnicodeEncodeError):
             for value in self.values:
                 if not is_text(value):
@@ -110,7 +111,7 @@ def deaf_to(names: Collection[int], tokenizer: Tokenizer) -> Tokenizer:
     pieces = [
         (f"{IN_NO_TEXT}{text}" if place in names else text, score) for place, (text, score) in enumerate(state["vocab"])
     ]
-    model = models.Unigram(pieces, unk_id=state["unk_id"], byte_fallback=state.get("byte_fallback", False))
+    model = models.Unigram(pieces, unk_id=state.get("unk_id"), byte_fallback=state.get("byte_fallback", False))
     added = sorted(tokenizer.get_added_tokens_decoder().items())
     return around(model, tokenizer, [token for number, token in added if number not in names or number >= len(pieces)])
 
@@ -131,8 +132,7 @@ def encodings_of(
     tokenizer: Tokenizer, inputs: Sequence[Any], *, special: bool, words: bool, windows: bool
 ) -> Iterator[Encoding]:
     """The encodings of texts, of pairs of texts or of lists of words, and of their further windows if asked for."""
-    with LibraryErrors("The texts cannot be cut so, since one that may not be cut is too long by itself"):
-        found = tokenizer.encode_batch(list(inputs), is_pretokenized=words, add_special_tokens=special)
+    found = tokenizer.encode_batch(list(inputs), is_pretokenized=words, add_special_tokens=special)
     for row, first in enumerate(found):
         for one in [first, *first.overflowing] if windows else [first]:
             yield Encoding(

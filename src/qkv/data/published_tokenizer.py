@@ -90,6 +90,16 @@ MODELS = {
     "llama": "llama",
     "marian": "marian",
 }
+KINDS_OF_VALUES = {
+    "added_tokens_decoder": dict,
+    "extra_special_tokens": (list, dict),
+    "additional_special_tokens": (list, dict),
+    "model_input_names": list,
+    "padding_side": str,
+    "model_max_length": (int, float),
+    "known_tokens": int,
+    "extra_ids": int,
+}
 FILES = {
     "bert": "vocab.txt",
     **dict.fromkeys(("gpt2", "gpt1", "roberta", "clip"), "merges.txt"),
@@ -155,6 +165,11 @@ def noted(folder: Path) -> dict[str, Any]:
             str(number): {"content": token, "special": token in special, "normalized": token not in special}
             for token, number in read_object(folder / "added_tokens.json").items()
         }
+    for key, kinds in KINDS_OF_VALUES.items():
+        if config.get(key) is not None and not isinstance(config[key], kinds):
+            raise QkvError(f"The tokenizer_config.json in {folder} has {config[key]!r} as {key}, which cannot be.")
+    if not all(number.isdecimal() for number in config.get("added_tokens_decoder") or ()):
+        raise QkvError(f"The tokenizer_config.json in {folder} should list its added_tokens_decoder by their numbers.")
     template = folder / "chat_template.jinja"
     if template.exists():
         config["chat_template"] = template.read_text(encoding="utf-8")

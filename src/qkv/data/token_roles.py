@@ -61,8 +61,8 @@ class TokenizerNotes:
                 role: token_text(config[key]) for role, key in PUBLISHED_KEYS.items() if config.get(key) is not None
             },
             longest=int(longest) if isinstance(longest, int | float) and longest < UNLIMITED else None,
-            padding_side=str(config.get("padding_side", "right")),
-            inputs=tuple(config.get("model_input_names", cls.inputs)),
+            padding_side=str(config.get("padding_side") or "right"),
+            inputs=tuple(config.get("model_input_names") or cls.inputs),
             clean_up=bool(config.get("clean_up_tokenization_spaces", False)),
             known=config.get("known_tokens"),
             chat_template=template if isinstance(template, str) else None,

@@ -66,7 +66,7 @@ def read_tokenizer_file(file: Path) -> Tokenizer:
             state = json.loads(content)["model"]
             pieces = [(piece, score) for piece, score in state["vocab"]]
             fallback = state.get("byte_fallback") or False
-            tokenizer.model = models.Unigram(pieces, unk_id=state["unk_id"], byte_fallback=fallback)
+            tokenizer.model = models.Unigram(pieces, unk_id=state.get("unk_id"), byte_fallback=fallback)
         return tokenizer
 
 
