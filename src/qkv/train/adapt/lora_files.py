@@ -9,6 +9,7 @@ A family that only qkv has is written by our names.
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -61,10 +62,10 @@ def save_adapter(model: Model, folder: Path | str) -> None:
     ranks: dict[str, int] = {}
     scales: dict[str, float] = {}
     joined: dict[str, list[str]] = {}
-    outputs = _outputs(model)
+    shapes = _shapes(model)
     theirs = their_maps(model, updates)
     for their in theirs:
-        one = _joined(their, updates, outputs)
+        one = _joined(their, updates, shapes)
         tensors[f"{PREFIX}{their.name}.lora_A.weight"] = one.a
         tensors[f"{PREFIX}{their.name}.lora_B.weight"] = one.b
         ranks[their.name], scales[their.name] = len(one.a), one.scale
@@ -104,27 +105,28 @@ def load_adapter(model: Model, folder: Path | str) -> None:
     folder = Path(folder)
     config = read_config(folder / CONFIG_FILE)
     tensors = read_tensors(folder / TENSOR_FILE)
-    notes = json.loads(read_notes(folder / TENSOR_FILE).get(JOINED_NOTE, "{}"))
+    notes = _read_note(folder / TENSOR_FILE)
     named = {name.removeprefix(PREFIX): tensor for name, tensor in tensors.items()}
-    outputs = _outputs(model)
+    shapes = _shapes(model)
     found: dict[str, LowRankTensors] = {}
-    for their in their_maps(model, outputs):
+    for their in their_maps(model, shapes):
         a = named.pop(f"{their.name}.lora_A.weight", None)
         b = named.pop(f"{their.name}.lora_B.weight", None)
         if (a is None) != (b is None):
             raise QkvError(f"{folder / TENSOR_FILE} holds one half of the update of {their.name}: both are needed.")
         if a is not None and b is not None:
-            found |= _taken_apart(their, a, b, config.scale(their.name, len(a)), notes.get(their.name), outputs)
+            found |= _taken_apart(their, a, b, config.scale(their.name, len(a)), notes.get(their.name), shapes)
     if not found:
         raise QkvError(f"{folder / TENSOR_FILE} holds no update of a map that this model has.")
     head = {name: tensor for name, tensor in tensors_of(model).items() if name.startswith("head.")}
     # What is left must be the head, all of it.
     rest = to_ours(rules_for(model, head), named, head if named else ())
-    attach(model, {name: Update(len(one.a), one.scale) for name, one in found.items()}, config.dropout)
-    for name, lora in updates_of(model).items():
-        copy_into({"A": lora.a, "B": lora.b}, {"A": found[name].a, "B": found[name].b}, f"{folder}, for {name},")
     if rest:
         copy_into(head, rest, folder / TENSOR_FILE)
+    attach(model, {name: Update(len(one.a), one.scale) for name, one in found.items()}, config.dropout)
+    for name, lora in updates_of(model).items():
+        copy_into({"A": lora.a, "B": lora.b}, {"A": found[name].a, "B": found[name].b}, folder / TENSOR_FILE)
+    if rest:
         model.get_submodule("head").requires_grad_(True)
 
 
@@ -143,7 +145,8 @@ class Config(NamedTuple):
     by_root: bool  # scaled by α/√r in place of α/r
 
     def scale(self, name: str, rank: int) -> float:
-        alpha = next((alpha for end, alpha in self.alphas.items() if f".{name}".endswith(f".{end}")), self.alpha)
+        # A key is a regular expression for the end of a name, and the first that fits counts.
+        alpha = next((alpha for end, alpha in self.alphas.items() if _fits(end, name)), self.alpha)
         return alpha / (rank**0.5 if self.by_root else rank)
 
 
@@ -166,12 +169,29 @@ def read_config(file: Path) -> Config:
     return Config(numbers["lora_alpha"], patterns, numbers["lora_dropout"], bool(config.get("use_rslora")))
 
 
-def _outputs(model: nn.Module) -> dict[str, int]:
-    """How many outputs each map has."""
-    return {one.name: len(one.weight) for place in places(model) for one in place.maps()}
+def _fits(end: str, name: str) -> bool:
+    try:
+        return re.match(rf"(.*\.)?({end})$", name) is not None
+    except re.error as error:
+        raise QkvError(f'"alpha_pattern" has {end!r}, which is no regular expression ({error}).') from error
 
 
-def _joined(their: TheirMap, updates: Mapping[str, LowRank], outputs: Mapping[str, int]) -> LowRankTensors:
+def _shapes(model: nn.Module) -> dict[str, torch.Size]:
+    """Outputs and inputs of each map."""
+    return {one.name: one.weight.shape for place in places(model) for one in place.maps()}
+
+
+def _read_note(file: Path) -> dict[str, list[str]]:
+    try:
+        note = json.loads(read_notes(file).get(JOINED_NOTE, "{}"))
+    except json.JSONDecodeError:
+        note = None
+    if not isinstance(note, dict) or not all(isinstance(names, list) for names in note.values()):
+        raise QkvError(f"The note {JOINED_NOTE} in {file} is not what qkv writes: the file was edited.")
+    return note
+
+
+def _joined(their: TheirMap, updates: Mapping[str, LowRank], shapes: Mapping[str, torch.Size]) -> LowRankTensors:
     """Their one update for ours: A below A, and B with a block for each, zero elsewhere."""
     own = [(name, updates[name]) for name in their.ours if name in updates]
     (scale, *others) = {lora.scale for _, lora in own}
@@ -181,7 +201,7 @@ def _joined(their: TheirMap, updates: Mapping[str, LowRank], outputs: Mapping[st
     rows, columns = [], 0
     for name in their.ours:
         lora = updates.get(name)
-        block = a.new_zeros(outputs[name], len(a))
+        block = a.new_zeros(shapes[name][0], len(a))
         if lora is not None:
             block[:, columns : columns + lora.rank] = lora.b.detach()
             columns += lora.rank
@@ -190,11 +210,12 @@ def _joined(their: TheirMap, updates: Mapping[str, LowRank], outputs: Mapping[st
 
 
 def _taken_apart(
-    their: TheirMap, a: Tensor, b: Tensor, scale: float, parts: list[str] | None, outputs: Mapping[str, int]
+    their: TheirMap, a: Tensor, b: Tensor, scale: float, parts: list[str] | None, shapes: Mapping[str, torch.Size]
 ) -> dict[str, LowRankTensors]:
     """Our updates for their one. Without a note that tells blocks apart, each of ours gets all of A."""
-    sizes = [outputs[name] for name in their.ours]
-    if b.ndim != 2 or len(b) != sum(sizes) or a.ndim != 2 or len(a) != b.shape[1]:
+    sizes = [shapes[name][0] for name in their.ours]
+    inputs = shapes[their.ours[0]][1]
+    if list(b.shape) != [sum(sizes), len(a)] or list(a.shape) != [len(a), inputs]:
         raise QkvError(f"The update of {their.name} has shapes {list(a.shape)} and {list(b.shape)}: they do not fit.")
     rows = dict(zip(their.ours, b.split(sizes), strict=True))
     if parts is None or len(their.ours) == 1:
