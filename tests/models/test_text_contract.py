@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import fields, replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from qkv.errors import QkvError
 from qkv.models.catalogue import FAMILIES, build, config_of, count_parameters, find_family
@@ -20,33 +19,10 @@ from qkv.parts.position import positions_in_documents
 from qkv.weights.load import load_model, with_head
 from qkv.weights.save import save_model
 from tests.models.small import perturb, shrunk
+from tests.models.small_text import DECODERS, LABELS, TEXT_FAMILIES, choice, small_model, small_sizes
 
-TEXT_FAMILIES = [name for name, family in FAMILIES.items() if family.heads]
-DECODERS = [name for name in TEXT_FAMILIES if FAMILIES[name].heads[0] == "language"]
 CASES = [(name, kind) for name in TEXT_FAMILIES for kind in FAMILIES[name].heads]
-LABELS = ("bad", "fair", "good")
 LENGTHS, SLOTS = [7, 4, 1], 7
-
-
-def small_sizes(family: str) -> Any:
-    """The first published size, shrunk; a window is so narrow that it is crossed, and head groups are shared."""
-    sizes = shrunk(next(iter(FAMILIES[family].published.values())))
-    narrow = {"window": 3, "key_value_heads": 1}
-    return replace(sizes, **{name: value for name, value in narrow.items() if getattr(sizes, name, None) is not None})
-
-
-def choice(kind: str) -> HeadChoice:
-    labels = LABELS if kind in ("classification", "tokens") else ()
-    return HeadChoice(kind, labels, pooling="mean" if kind == "embedding" else None)
-
-
-@cache
-def small_model(family: str, kind: str | None = None) -> TextModel:
-    """The model with noise on every parameter: fresh zeros and ones would hide a mix-up. No test changes it."""
-    torch.manual_seed(0)
-    model = build(family, small_sizes(family), choice(kind or FAMILIES[family].heads[0])).eval()
-    perturb(model)
-    return model
 
 
 @pytest.fixture(params=CASES, ids=" ".join)
@@ -309,6 +285,5 @@ def test_matrices_start_with_a_small_spread(family: str) -> None:
     torch.manual_seed(0)
     sizes = replace(small_sizes(family), vocabulary=300)
     model = build(family, sizes)
-    assert isinstance(model, nn.Module)
     logits = answers(model.eval(), torch.randint(0, 300, (4, SLOTS)))[0]
     assert logits.std() < 1

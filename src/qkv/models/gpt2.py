@@ -85,4 +85,4 @@ def initialise(model: TextModel, layers: int) -> None:
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if name.endswith(("mixer.out.weight", "mixer.outer.weight")):
-                parameter *= (2 * layers) ** -0.5
+                parameter.mul_((2 * layers) ** -0.5)
