@@ -201,6 +201,14 @@ def test_broken_files(tmp_path, content):
         TextTokenizer.load(tmp_path / "tokenizer.json")
 
 
+def test_a_file_that_the_library_falls_over(tmp_path, trained):
+    state = json.loads(trained["word"]._tokenizer.to_str())
+    state["normalizer"] = {"type": "Precompiled"}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(state))
+    with pytest.raises(QkvError, match="not a whole tokenizer file"):
+        TextTokenizer.load(tmp_path / "tokenizer.json")
+
+
 def test_truncated_and_absent_files(tmp_path, trained):
     trained["bpe"].save(tmp_path / "tokenizer.json")
     whole = (tmp_path / "tokenizer.json").read_bytes()

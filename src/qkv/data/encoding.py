@@ -7,6 +7,7 @@ from typing import Any
 
 from tokenizers import AddedToken, Tokenizer, models
 
+from qkv.data.tokenizer_files import raised_by_library
 from qkv.errors import QkvError
 
 CUTS = {"longest": "longest_first", "first": "only_first", "second": "only_second"}
@@ -60,7 +61,7 @@ class NotText:
         return None
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        if kind is Exception:  # the library's own: no token for the unknown, or too long a text that may not be cut
+        if raised_by_library(kind):  # no token for the unknown, or too long a text that may not be cut
             raise QkvError(f"The tokenizer cannot cut this text as it should: {error}.") from error
         if kind is not None and issubclass(kind, TypeError | UnicodeEncodeError):
             for value in self.values:

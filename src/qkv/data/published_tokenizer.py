@@ -90,7 +90,7 @@ MODELS = {
     "llama": "llama",
     "marian": "marian",
 }
-KINDS_OF_VALUES = {
+KINDS_OF_VALUES: dict[str, type | tuple[type, ...]] = {
     "added_tokens_decoder": dict,
     "extra_special_tokens": (list, dict),
     "additional_special_tokens": (list, dict),

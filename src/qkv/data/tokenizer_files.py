@@ -13,12 +13,17 @@ from qkv.errors import QkvError
 LARGEST_VOCABULARY = 2**31
 
 
-class LibraryErrors:
-    """Turns what the tokenizers library raises into a `QkvError`.
+def raised_by_library(kind: type[BaseException] | None) -> bool:
+    """Says whether the tokenizers library complains about what it was given.
 
-    For a file that it cannot read the library raises a bare `Exception`. Only that very type is turned, so that errors
-    with a type of their own, which are bugs or interruptions, still show as what they are.
+    It raises a bare `Exception`, or, where it did not look closely enough, a panic of its own, which has no name to
+    import. Errors with another type are bugs or interruptions, and still show as what they are.
     """
+    return kind is Exception or (kind is not None and kind.__name__ == "PanicException")
+
+
+class LibraryErrors:
+    """Turns the library's complaints about a file into a `QkvError`."""
 
     def __init__(self, what: str):
         self.what = what
@@ -27,7 +32,7 @@ class LibraryErrors:
         return None
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        if kind is Exception:
+        if raised_by_library(kind):
             raise QkvError(f"{self.what}: {error}.") from error
 
 
