@@ -70,7 +70,7 @@ def fine_tune_classifier(
     folder: Path | str,
     *,
     valid: LabelledTexts | None = None,
-    objective: ClassificationLoss = ClassificationLoss(),  # noqa: B008 (frozen)
+    objective: Any = ClassificationLoss(),  # noqa: B008 (frozen)
     how: FineTuning = HOW,
     evaluate: Callable[[Classifier], Mapping[str, float]] | None = None,
 ) -> Classifier:
@@ -102,7 +102,7 @@ def fine_tune_tagger(
     folder: Path | str,
     *,
     valid: TaggedWords | None = None,
-    objective: TagLoss = TagLoss(),  # noqa: B008 (frozen)
+    objective: Any = TagLoss(),  # noqa: B008 (frozen)
     how: FineTuning = HOW,
     evaluate: Callable[[Tagger], Mapping[str, float]] | None = None,
 ) -> Tagger:
@@ -130,7 +130,7 @@ def fine_tune_answerer(
     folder: Path | str,
     *,
     valid: Sequence[Question] | None = None,
-    objective: SpanLoss = SpanLoss(),  # noqa: B008 (frozen)
+    objective: Any = SpanLoss(),  # noqa: B008 (frozen)
     how: FineTuning = HOW,
     evaluate: Callable[[Answerer], Mapping[str, float]] | None = None,
 ) -> Answerer:
@@ -147,7 +147,8 @@ def fine_tune_answerer(
             [each.context for each in some],
             limit=how.limit(network, "second", STRIDE),
         )
-        return SpanRows.from_encodings(encodings, some, pad=_pad(use.tokenizer))
+        made = SpanRows.from_encodings(encodings, some, pad=_pad(use.tokenizer))
+        return made if network.embed.segments is not None else made.without_segments()
 
     return _fine_tune(use, rows, items, held, objective, Path(folder), how, evaluate)
 

@@ -5,7 +5,7 @@ Shapes: b rows of a batch, s slots, n rows of the data set.
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import TypedDict
+from typing import Self, TypedDict
 
 import numpy as np
 import torch
@@ -81,6 +81,10 @@ class TaskRows:
     """Texts with something to learn about them: what rows of every task have in common."""
 
     texts: TextRows
+
+    def without_segments(self) -> Self:
+        """The same rows for a model that cannot tell segments apart."""
+        return replace(self, texts=self.texts.without_segments())
 
     def __len__(self) -> int:
         return len(self.texts)
