@@ -3,6 +3,8 @@ import torch
 
 from qkv.generate.continuation import FromPrompts
 from qkv.generate.prepare import PackedLinear, can_prepare, prepare
+from qkv.train.adapt import LoRA, add_lora
+from qkv.train.adapt.lora import TARGETS, updates_of
 from tests.generate.language_models import PROMPTS, small_gpt
 from tests.generate.models import sources
 from tests.models.small import CASES, small_model
@@ -57,3 +59,14 @@ def test_a_prepared_language_model_writes_the_same(monkeypatch):
         torch.testing.assert_close(ours.begin(), theirs.begin(), atol=1e-5, rtol=1e-4)
         new = torch.full((len(prompts), 2), 5)
         torch.testing.assert_close(ours.advance(new), theirs.advance(new), atol=1e-5, rtol=1e-4)
+
+
+def test_updates_beside_a_matrix_are_not_lost(monkeypatch):
+    monkeypatch.setattr("qkv.generate.prepare.SMALL", 1)
+    model = small_gpt()
+    add_lora(model, LoRA(rank=2, targets=TARGETS))
+    with torch.no_grad():
+        for lora in updates_of(model).values():
+            lora.b.normal_(std=0.3)
+    ids = torch.tensor([PROMPTS[2]])
+    torch.testing.assert_close(prepare(model)(ids), model(ids), rtol=1e-4, atol=1e-4)

@@ -86,11 +86,11 @@ def _packed(module: nn.Module) -> nn.Module | None:
     """What takes the place of a module, where anything does."""
     if isinstance(module, nn.Dropout):
         return nn.Identity()  # what it does in evaluation, without asking each time
-    if isinstance(module, JoinedLinear) and module.weight.numel() >= SMALL:
+    if type(module) is JoinedLinear and module.weight.numel() >= SMALL:  # a descendant may compute something else
         return PackedJoinedLinear(module)
     if isinstance(module, TiedHead | LogitHead) and module.weight.numel() >= SMALL:
         return PackedLinear(module.weight, module.bias, module.scale)
-    if type(module) is nn.Linear and module.weight.numel() >= SMALL:  # a descendant may compute something else
+    if type(module) is nn.Linear and module.weight.numel() >= SMALL:
         return PackedLinear(module.weight, module.bias)
     return None
 

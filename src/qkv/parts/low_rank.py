@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from qkv.errors import QkvError
 from qkv.parts.linear import JoinedLinear
 
 
@@ -100,3 +101,11 @@ class AdaptedJoinedLinear(JoinedLinear):
         (base,) = self._base
         base.weight, base.bias = self.weight, self.bias
         return base
+
+
+def refuse_updates(model: nn.Module) -> None:
+    """For those who would see the weights alone and take them for the model."""
+    if any(isinstance(module, AdaptedLinear | AdaptedJoinedLinear) for module in model.modules()):
+        raise QkvError(
+            "The model has low-rank updates beside its weights: merge them first, or save them alone with save_adapter."
+        )

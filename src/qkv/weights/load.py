@@ -14,6 +14,7 @@ from qkv.files import checksum_of_json, copy_into, read_json, read_notes, read_t
 from qkv.models.catalogue import Model, build, count_parameters, find_family
 from qkv.models.head_choice import HeadChoice
 from qkv.models.text_model import TextModel
+from qkv.parts.low_rank import refuse_updates
 from qkv.weights.extent import check_extent
 from qkv.weights.hub import local_folder
 from qkv.weights.maps.catalogue import PUBLISHED
@@ -109,6 +110,7 @@ def load_sentence_model(
 
 def with_head(model: TextModel, head: HeadChoice) -> TextModel:
     """The same model with another head: what both heads have under one name and shape is kept, the rest is new."""
+    refuse_updates(model)
     new: TextModel = build(model.family, model.sizes, head)
     old = tensors_of(model)
     fitting = {name: _kept(old, name, tensor) for name, tensor in tensors_of(new).items()}

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from qkv.errors import QkvError
 from qkv.files import WRITE_ERRORS, checksum_of_json, write_json, write_tensors
 from qkv.models.catalogue import Model, config_of
+from qkv.parts.low_rank import refuse_updates
 
 CONFIG_FILE = "config.json"
 TENSOR_FILE = "model.safetensors"
@@ -32,6 +33,7 @@ def tensors_of(model: nn.Module) -> dict[str, Tensor]:
 
 def save_model(model: Model, folder: Path, tensors: Mapping[str, Tensor] | None = None) -> None:
     """Write config and tensors (the model's own, or others of the same names, such as an average)."""
+    refuse_updates(model)
     folder = Path(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -10,10 +10,11 @@ from torch import Tensor, nn
 
 from qkv.errors import QkvError
 from qkv.models.catalogue import Model, build
+from qkv.models.head_choice import HeadChoice
 from qkv.train.adapt import LoRA, add_lora, count_trainable, merge, merged, saving_merged
 from qkv.train.adapt.lora import TARGETS, updates_of
 from qkv.train.optimizers import adamw
-from qkv.weights.load import load_model
+from qkv.weights.load import load_model, with_head
 from qkv.weights.save import save_model, tensors_of
 from tests.train.adapt.small_models import MAKES, answer, make
 from tests.train.tiny import TinyModel, train_tiny
@@ -230,6 +231,15 @@ def test_a_run_resumes_and_leaves_an_ordinary_model(tmp_path: Path) -> None:
         loaded = load_model(tmp_path / folder)
         torch.testing.assert_close(answer(loaded), answer(whole), rtol=1e-4, atol=1e-4)
         assert not updates_of(loaded)
+
+
+def test_weights_without_their_updates_are_not_taken_for_the_model(tmp_path: Path) -> None:
+    model = make("bert")
+    add_lora(model)
+    with pytest.raises(QkvError, match="merge them first"):
+        save_model(model, tmp_path)
+    with pytest.raises(QkvError, match="merge them first"):
+        with_head(model, HeadChoice("states"))
 
 
 def test_bad_choices_are_said() -> None:
