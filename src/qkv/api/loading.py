@@ -21,6 +21,7 @@ from qkv.train.settings import TrainSettings
 from qkv.weights.gguf import read_gguf
 from qkv.weights.load import load_model
 from qkv.weights.save import CONFIG_FILE
+from qkv.weights.sentence_folder import is_sentence_folder, read_sentence_folder
 
 SPARE = 127  # published vocabularies are often rounded up to a multiple of 128
 
@@ -39,6 +40,8 @@ def load(folder: Path | str, device: str = "auto", head: HeadChoice | None = Non
     where the folder has nothing for it. `auto` takes CUDA where it is present.
     """
     place = TrainSettings(steps=1, device=device).torch_device()
+    if head is None and is_sentence_folder(Path(folder)):
+        head = read_sentence_folder(Path(folder)).head
     model = load_model(folder, place, head)
     folder = Path(folder)
     if isinstance(model, TextModel):

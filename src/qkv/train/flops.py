@@ -37,8 +37,10 @@ def flops_per_counted_token(model: nn.Module, objective: Objective, batch: Batch
 
     For models whose products torch can see into, which is all but recurrent ones.
     """
-    shape = deepcopy(model).to("meta").train(model.training)
+    # The objective is copied too: one that holds a teacher would take it along to where there are no numbers.
+    shape, counting = deepcopy((model, objective))
+    shape.to("meta").train(model.training)
     with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
-        loss = objective(shape, batch.to(torch.device("meta")))
+        loss = counting(shape, batch.to(torch.device("meta")))
         loss.total.backward()
     return counter.get_total_flops() / max(1, loss.count)
