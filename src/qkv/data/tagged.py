@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from qkv.data.columns import words
+from qkv.data.conll import is_conll, read_conll
 from qkv.data.encoding import Encoding
 from qkv.data.labelled import class_names
 from qkv.data.plan import PlannedBatch
@@ -46,11 +47,14 @@ def read_tagged(
     names: Sequence[str] | None = None,
     format: str | None = None,
 ) -> TaggedWords:
-    """Two columns of a table, each a list (JSONL, parquet) or with spaces between, of the same length in a row.
+    """Two columns of a table, each a list (JSONL, parquet) or with spaces between, of the same length in a row; or a
+    file of the CoNLL tasks (`.conll`, `.iob2`, …).
 
     The tags are those that occur, in the order of the alphabet; with `classes` another one makes a bad row.
     """
     known = None if classes is None else set(classes)
+    if format is None and is_conll(path):
+        return _from_conll(path, classes)
 
     def check(row: Row) -> str:
         said, tags = row[words_column], row[tags_column]
@@ -64,6 +68,16 @@ def read_tagged(
     tags: list[list[str]] = table.column(tags_column)
     found = tuple(classes) if classes is not None else class_names([tag for each in tags for tag in each])
     return TaggedWords(table.column(words_column), tags, found, table.problems)
+
+
+def _from_conll(path: str | Path, classes: Sequence[str] | None) -> TaggedWords:
+    sentences, problems = read_conll(path, classes)
+    if not sentences:
+        first = f"; the first problem is {problems[0]}" if problems else ""
+        raise QkvError(f"There is no sentence in {path} that can be used{first}.")
+    tags = [tags for _, tags in sentences]
+    found = tuple(classes) if classes is not None else class_names([tag for each in tags for tag in each])
+    return TaggedWords([said for said, _ in sentences], tags, found, problems)
 
 
 @dataclass(frozen=True)
