@@ -7,8 +7,10 @@ from qkv.generate.continuation import FromPrompts, FromSource, Slide
 from qkv.generate.line import Line
 from qkv.generate.shape import TopK
 from qkv.generate.write import write
+from qkv.models.catalogue import FAMILIES, build
 from tests.generate.language_models import END, PROMPTS, logits_after, plain_greedy, small_gpt
 from tests.generate.models import START, small_model, sources
+from tests.models.small import perturb, shrunk
 
 
 def assert_close(found, expected):
@@ -109,20 +111,24 @@ def test_samples_are_the_same_alone_and_in_any_company():
     assert len({tuple(ids) for ids in together}) == len(together)
 
 
-def test_a_source_can_be_sampled_too():
-    model = small_model()
-    source, lengths = sources([4, 2, 6])
+def families():
+    """Every family that writes text."""
+    return [name for name, family in FAMILIES.items() if family.heads[:1] == ("language",)]
 
-    def sample(*rows):
-        lines = [Line([START], 9, frozenset([END]), chance=chance_of(3, [START], n)) for _ in rows[0] for n in (0, 1)]
-        for _ in write(FromSource(model, *rows, start=START, most=9), lines, Drawn()):
-            pass
-        return [line.ids for line in lines]
 
-    together = sample(source, lengths)
-    for row, length in enumerate(lengths.tolist()):
-        assert sample(source[row : row + 1, :length], None) == together[2 * row : 2 * row + 2]
-    assert together[0] != together[1]
+@pytest.mark.parametrize("family", families())
+@torch.inference_mode()
+def test_every_family_goes_on_with_unequal_prompts_as_with_each_alone(family):
+    torch.manual_seed(0)
+    model = build(family, shrunk(next(iter(FAMILIES[family].published.values())), vocabulary=23)).eval()
+    perturb(model)
+    rows = FromPrompts(model, PROMPTS, most=4)
+    found = rows.begin()
+    texts = [list(prompt) for prompt in PROMPTS]
+    for new in (5, 9, 3):
+        assert_close(found, torch.stack([logits_after(model, text) for text in texts]))
+        texts = [[*text, new] for text in texts]
+        found = rows.advance(torch.full((len(texts), 1), new))
 
 
 @pytest.mark.parametrize("keep", [None, 1, 5, 10])

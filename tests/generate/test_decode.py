@@ -2,7 +2,8 @@ import pytest
 import torch
 
 from qkv.errors import QkvError
-from qkv.generate.decode import PAPER_LIMIT, LengthLimit, greedy
+from qkv.generate.decode import PAPER_LIMIT, LengthLimit, greedy, sample
+from qkv.generate.shape import TopK
 from tests.generate.models import END, START, log_probabilities, small_model, sources
 
 LENGTHS = [3, 7, 1, 5, 4, 2]
@@ -96,3 +97,22 @@ def test_a_model_in_training_is_refused():
     source, _ = sources([4])
     with pytest.raises(QkvError, match=r"model.eval"):
         greedy(small_model().train(), source, start=START, end=END)
+
+
+def test_samples_of_a_sentence_are_the_same_alone_and_in_any_company():
+    model = small_model()
+    source, lengths = sources(LENGTHS)
+    given = {"start": START, "end": END, "seed": 3, "samples": 2, "shapers": (TopK(9),), "limit": LIMIT, "never": [5]}
+    together = sample(model, source, lengths, **given)
+    for row, length, found in zip(source, LENGTHS, together, strict=True):
+        (alone,) = sample(model, row[None, :length], **given)
+        assert [one.ids for one in found] == [one.ids for one in alone]
+        for one in found:
+            scores = [log_probabilities(model, row[:length], one.ids[:i]) for i in range(len(one.ids) + one.ended)]
+            ids = [*one.ids, END][: len(scores)]
+            own = [float(each[token]) for each, token in zip(scores, ids, strict=True)]
+            assert one.log_probabilities == pytest.approx(own, abs=1e-4)
+            assert all(token in each.topk(9).indices for each, token in zip(scores, ids, strict=True))
+            assert 5 not in one.ids
+    assert any(first.ids != second.ids for first, second in together)
+    assert sample(model, source[:0], **given) == []

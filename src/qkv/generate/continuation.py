@@ -98,9 +98,15 @@ class FromPrompts(Continuation):
     """
 
     def __init__(
-        self, model: TextModel, prompts: Sequence[Sequence[int]], *, most: int, slide: Slide | None = None
+        self,
+        model: TextModel,
+        prompts: Sequence[Sequence[int]],
+        *,
+        most: int,
+        slide: Slide | None = None,
+        unread: int = 1,
     ) -> None:
-        """Each row gets at most `most` tokens after its prompt."""
+        """Each row gets at most `most` tokens after its prompt, of which the last `unread` are never read."""
         check_evaluation(model)
         if model.head_choice.kind != "language":
             raise QkvError(f"Only a language head writes text, and this model has a {model.head_choice.kind} head.")
@@ -113,8 +119,7 @@ class FromPrompts(Continuation):
         self._texts = [list(prompt) for prompt in prompts]
         self._capacity = max((len(text) for text in self._texts), default=0) + most
         if model.longest is not None:
-            # The last token written is not read any more.
-            if slide is None and self._capacity - 1 > model.longest:
+            if slide is None and self._capacity - unread > model.longest:
                 raise QkvError(
                     f"A prompt of {self._capacity - most} tokens and {most} new ones do not fit into this model's "
                     f"window of {model.longest}: shorten the prompt, ask for fewer tokens, or let the window slide."

@@ -6,7 +6,7 @@ Shapes: r rows, k candidates, s slots, d width, v vocabulary.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from qkv.errors import QkvError
 from qkv.generate.choose import check_possible, top
+from qkv.generate.continuation import FromPrompts
 from qkv.generate.shape import History, shaped
 from qkv.generate.strategy import Job, Strategy
 from qkv.generate.write import best_of
@@ -42,7 +43,7 @@ class Contrastive(Strategy):
     def write(self, job: Job) -> Iterator[None]:
         if job.slide is not None:
             raise QkvError("Contrastive search compares with all states of a text: the window cannot slide.")
-        rows = replace(job, most=job.most + 1).rows()  # the last token is read as well
+        rows = FromPrompts(job.model, job.prompts, most=job.most, unread=0)  # the last token is weighed by its state
         states, real = rows.prompt_states()  # [r s d] [r s]
         logits, past = rows.logits(states[:, -1:])[:, 0], F.normalize(widened(states), dim=-1)
         history = History.of_prompts([line.prompt for line in job.lines], rows.device) if job.shapers else None

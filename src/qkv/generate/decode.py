@@ -1,4 +1,4 @@
-"""Greedy decoding: at every step the likeliest token. Also what greedy decoding and beam search share.
+"""Greedy decoding and sampling for models that read a source. Also what these and beam search share.
 
 Shapes: m sentences, s slots.
 """
@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 
 from qkv.errors import QkvError
-from qkv.generate.choose import DAMAGED, TheLikeliest
+from qkv.generate.choose import DAMAGED, Drawn, TheLikeliest, chance_of
 from qkv.generate.continuation import Continuation, FromSource, check_evaluation
 from qkv.generate.line import Line
+from qkv.generate.shape import Shaper
 from qkv.generate.write import write
 from qkv.models.sequence_to_sequence import SequenceToSequence
 from qkv.parts.embed import check_ids
@@ -80,10 +81,42 @@ def greedily(continuation: Continuation, lines: Sequence[Line], never: Sequence[
     """Each line, carried on greedily to its end."""
     for _ in write(continuation, lines, TheLikeliest(), forbidden=forbid(continuation, never)):
         pass
-    return [
-        Hypothesis(line.ids, line.log_probability, line.log_probability, line.ended == "end", line.log_probabilities)
-        for line in lines
+    return [_hypothesis(line) for line in lines]
+
+
+def sample(
+    model: SequenceToSequence,
+    source: Tensor,
+    source_lengths: Tensor | None = None,
+    *,
+    start: int,
+    end: int,
+    seed: int,
+    samples: int = 1,
+    shapers: Sequence[Shaper] = (),
+    limit: LengthLimit = PAPER_LIMIT,
+    never: Sequence[int] = (),
+) -> list[list[Hypothesis]]:
+    """`samples` outputs drawn for each row of source [m s]. A row gets the same ones alone and in any company."""
+    limits = begin(model, source, source_lengths, limit)
+    if not limits:
+        return []
+    lengths = [source.shape[1]] * len(source) if source_lengths is None else source_lengths.tolist()
+    texts = [row[:length] for row, length in zip(source.tolist(), lengths, strict=True)]
+    lines = [
+        Line([start], most, frozenset([end]), chance=chance_of(seed, text, number))
+        for text, most in zip(texts, limits, strict=True)
+        for number in range(samples)
     ]
+    continuation = FromSource(model, source, source_lengths, start=start, most=max(limits))
+    for _ in write(continuation, lines, Drawn(), shapers, forbidden=forbid(continuation, never)):
+        pass
+    return [[_hypothesis(line) for line in lines[first : first + samples]] for first in range(0, len(lines), samples)]
+
+
+def _hypothesis(line: Line) -> Hypothesis:
+    total = line.log_probability
+    return Hypothesis(line.ids, total, total, line.ended == "end", line.log_probabilities)
 
 
 def begin(model: SequenceToSequence, source: Tensor, source_lengths: Tensor | None, limit: LengthLimit) -> list[int]:

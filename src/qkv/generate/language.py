@@ -18,7 +18,7 @@ from qkv.generate.continuation import Slide
 from qkv.generate.line import Alternative, Ending, Line, StoppedText
 from qkv.generate.prepare import Ready
 from qkv.generate.reader import TextReader
-from qkv.generate.score import TextScore, score_texts
+from qkv.generate.score import ScoredIds, TextScore, score_rows, score_texts
 from qkv.generate.shape import Forbidden, NotBefore, Shaper
 from qkv.generate.strategy import Greedy, Job, Strategy
 from qkv.models.text_model import TextModel
@@ -102,10 +102,11 @@ class TextWriter(TextReader):
         order = sorted(range(len(encoded)), key=lambda place: len(encoded[place]))
         together = max(1, rows // options.strategy.outputs)
         results: list[list[Writing]] = [[] for _ in encoded]
+        shapers = self._shapers(options)
         with self._ready.decoding() as model:
             for first in range(0, len(order), together):
                 places = order[first : first + together]
-                job = self._job(model, [encoded[place] for place in places], options)
+                job = self._job(model, [encoded[place] for place in places], options, shapers)
                 for _ in options.strategy.write(job):
                     pass
                 outputs = options.strategy.outputs
@@ -122,7 +123,7 @@ class TextWriter(TextReader):
 
     def _stream(self, prompt: Prompt, options: Options) -> Iterator[str]:
         with self._ready.decoding() as model:
-            job = self._job(model, [self.encode(prompt)], options)
+            job = self._job(model, [self.encode(prompt)], options, self._shapers(options))
             text = job.lines[0].text
             assert text is not None
             for _ in options.strategy.write(job):
@@ -133,6 +134,21 @@ class TextWriter(TextReader):
         """How likely the model finds each text; see `score_texts`."""
         with self._ready.decoding() as model:
             return score_texts(model, self.tokenizer, texts, stride=stride)
+
+    def score_after(self, pairs: Sequence[tuple[Prompt, str]]) -> list[TextScore]:
+        """How likely the model finds each second text where the first one stands before it."""
+        rows = []
+        for prompt, text in pairs:
+            before = self.encode(prompt)
+            # Words may be cut otherwise where they stand behind others, so both texts are cut together.
+            whole = self.encode(prompt + text) if isinstance(prompt, str) and prompt else before + self._plain(text)
+            begun = whole[: len(before)] == before
+            rows.append(ScoredIds(before, whole[len(before) :] if begun else self._plain(text), len(text.encode())))
+        with self._ready.decoding() as model:
+            return score_rows(model, rows)
+
+    def _plain(self, text: str) -> list[int]:
+        return self.tokenizer.encode([text])[0]
 
     def encode(self, prompt: Prompt) -> list[int]:
         """The ids of a prompt. A text gets what the tokenizer puts before texts; an empty one is the start token."""
@@ -150,14 +166,13 @@ class TextWriter(TextReader):
         return ids
 
     def _text_ids(self, text: str) -> list[int]:
-        marked, plain = self.tokenizer.encode([text], special=True)[0], self.tokenizer.encode([text])[0]
+        marked, plain = self.tokenizer.encode([text], special=True)[0], self._plain(text)
         behind = len(marked) - len(plain)
         # What stands behind a whole text, such as an end token, does not stand behind the beginning of one.
         before = next((n for n in range(behind + 1) if marked[n : n + len(plain)] == plain), 0)
         return marked[: before + len(plain)]
 
-    def _job(self, model: TextModel, prompts: Sequence[list[int]], options: Options) -> Job:
-        check_ids(torch.tensor(options.stop_tokens, dtype=torch.long), model.vocabulary)
+    def _job(self, model: TextModel, prompts: Sequence[list[int]], options: Options, shapers: Sequence[Shaper]) -> Job:
         ends = frozenset({*self.ends(), *options.stop_tokens})
         lines = [
             Line(
@@ -170,7 +185,6 @@ class TextWriter(TextReader):
             for prompt in prompts
             for chance in options.strategy.chances(prompt)
         ]
-        shapers = self._shapers(options, ends)
         return Job(model, prompts, lines, shapers, options.most, options.slide, options.alternatives)
 
     def ends(self) -> list[int]:
@@ -180,8 +194,10 @@ class TextWriter(TextReader):
             *([chat_marks(self.tokenizer)[1]] if knows_chat(self.tokenizer) else []),
         ]
 
-    def _shapers(self, options: Options, ends: frozenset[int]) -> list[Shaper]:
+    def _shapers(self, options: Options) -> list[Shaper]:
         """What is demanded comes first: shapers such as top-k then choose among the tokens that are left."""
+        check_ids(torch.tensor(options.stop_tokens, dtype=torch.long), self.model.vocabulary)
+        ends = frozenset({*self.ends(), *options.stop_tokens})
         shapers: list[Shaper] = []
         if self.model.vocabulary > self.tokenizer.size:  # rows of the table that stand for nothing
             shapers.append(Forbidden(tuple(range(self.tokenizer.size, self.model.vocabulary))))

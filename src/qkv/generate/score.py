@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -15,6 +15,7 @@ from torch import Tensor
 from qkv.data.tokenizer import TextTokenizer
 from qkv.errors import QkvError
 from qkv.models.text_model import TextModel
+from qkv.parts.embed import check_ids
 from qkv.parts.precision import widened
 
 BATCH_TOKENS = 4096
@@ -27,7 +28,13 @@ class TextScore:
 
     ids: list[int]  # of the tokens that were predicted
     log_probabilities: list[float]
+    likeliest: list[bool]  # whether greedy decoding would have written the token
     bytes: int  # of the text that those tokens stand for
+
+    @property
+    def greedy(self) -> bool:
+        """Whether greedy decoding would have written all of them."""
+        return all(self.likeliest)
 
     @property
     def log_probability(self) -> float:
@@ -44,32 +51,62 @@ class TextScore:
         return -self.log_probability / math.log(2) / max(1, self.bytes)
 
 
-@torch.inference_mode()
+@dataclass(frozen=True)
+class ScoredIds:
+    """Tokens to score, and those that stand before them."""
+
+    before: list[int]  # one at least
+    wanted: list[int]
+    bytes: int  # that the wanted ones stand for
+
+
 def score_texts(
     model: TextModel, tokenizer: TextTokenizer, texts: Sequence[str], *, stride: int | None = None
 ) -> list[TextScore]:
-    """The score of each text, in their order.
+    """The score of each text, in their order; `stride` as in `score_rows`.
 
     The first token is predicted from the tokenizer's start token; where there is none, it is not predicted, and its
-    bytes do not count. A text longer than the model's window is an error, unless `stride` is given: then the window
-    moves on by so many tokens at a time, and each token is predicted once, from all that is in the first window that
-    holds it.
+    bytes do not count.
     """
     if isinstance(texts, str):
         raise QkvError("Give a list of texts, not a single text: put the one text into brackets.")
-    rows = [_Row(tokenizer, text) for text in texts]
-    for row in rows:
-        row.cut(model.longest, stride)
-    pieces = sorted((piece for row in rows for piece in row.pieces), key=lambda piece: len(piece.ids))
+    rows = []
+    for text in texts:
+        ids, size = tokenizer.encode([text])[0], len(text.encode())
+        if not ids:
+            raise QkvError("An empty text has no score.")
+        if tokenizer.has("start"):
+            rows.append(ScoredIds([tokenizer.start], ids, size))
+        else:
+            rows.append(ScoredIds(ids[:1], ids[1:], size - len(tokenizer.decode(ids[:1], whole=True).encode())))
+    return score_rows(model, rows, stride=stride)
+
+
+@torch.inference_mode()
+def score_rows(model: TextModel, rows: Sequence[ScoredIds], *, stride: int | None = None) -> list[TextScore]:
+    """The score of each row's wanted tokens.
+
+    A row longer than the model's window is an error, unless `stride` is given: then the window moves on by so many
+    tokens at a time, and each token is predicted once, in the first window that holds it.
+    """
+    pieces = [_pieces(row, model.longest, stride) for row in rows]
     batch: list[_Piece] = []
-    for piece in pieces:
+    for piece in sorted((piece for row in pieces for piece in row if piece.wanted), key=lambda piece: len(piece.ids)):
         if batch and (len(batch) + 1) * len(piece.ids) > BATCH_TOKENS:
             _predict(model, batch)
             batch = []
         batch.append(piece)
     if batch:
         _predict(model, batch)
-    return [row.score() for row in rows]
+    return [
+        TextScore(
+            row.wanted,
+            [value for piece in parts for value in piece.log_probabilities],
+            [value for piece in parts for value in piece.likeliest],
+            row.bytes,
+        )
+        for row, parts in zip(rows, pieces, strict=True)
+    ]
 
 
 @dataclass
@@ -78,43 +115,30 @@ class _Piece:
 
     ids: list[int]
     wanted: int
-    log_probabilities: list[float]
+    log_probabilities: list[float] = field(default_factory=list)
+    likeliest: list[bool] = field(default_factory=list)
 
 
-class _Row:
-    def __init__(self, tokenizer: TextTokenizer, text: str) -> None:
-        plain = tokenizer.encode([text])[0]
-        if not plain:
-            raise QkvError("An empty text has no score.")
-        started = tokenizer.has("start")
-        self.ids = [tokenizer.start, *plain] if started else plain
-        first = "" if started else tokenizer.decode(plain[:1], whole=True)
-        self.bytes = len(text.encode()) - len(first.encode())
-        self.pieces: list[_Piece] = []
-
-    def cut(self, window: int | None, stride: int | None) -> None:
-        ids, size = self.ids, len(self.ids) - 1  # the last token is predicted but not read
-        if window is None or size <= window:
-            self.pieces = [_Piece(ids, size, [])]
-            return
-        if stride is None:
-            raise QkvError(
-                f"The text has {size} tokens and this model reads at most {window}: give a stride by which its window "
-                "moves on."
-            )
-        if not 1 <= stride <= window:
-            raise QkvError(f"A window of {window} tokens moves on by 1 to {window}, not by {stride}.")
-        predicted = 0
-        for start in range(0, size, stride):
-            end = min(start + window, size)
-            self.pieces.append(_Piece(ids[start : end + 1], end - predicted, []))
-            predicted = end
-            if end == size:
-                break
-
-    def score(self) -> TextScore:
-        found = [value for piece in self.pieces for value in piece.log_probabilities]
-        return TextScore(self.ids[1:], found, self.bytes)
+def _pieces(row: ScoredIds, window: int | None, stride: int | None) -> list[_Piece]:
+    ids = [*row.before, *row.wanted]
+    size = len(ids) - 1  # the last token is predicted but not read
+    if window is None or size <= window:
+        return [_Piece(ids, len(row.wanted))]
+    if stride is None:
+        raise QkvError(
+            f"The text has {size} tokens and this model reads at most {window}: give a stride by which its window "
+            "moves on."
+        )
+    if not 1 <= stride <= window:
+        raise QkvError(f"A window of {window} tokens moves on by 1 to {window}, not by {stride}.")
+    pieces, predicted = [], len(row.before) - 1
+    for start in range(0, size, stride):
+        end = min(start + window, size)
+        pieces.append(_Piece(ids[start : end + 1], max(0, end - predicted)))
+        predicted = max(predicted, end)
+        if end == size:
+            break
+    return pieces
 
 
 def _predict(model: TextModel, pieces: Sequence[_Piece]) -> None:
@@ -123,25 +147,23 @@ def _predict(model: TextModel, pieces: Sequence[_Piece]) -> None:
     ids = torch.zeros(len(pieces), int(lengths.max()) + 1, dtype=torch.long)
     for row, piece in enumerate(pieces):
         ids[row, : len(piece.ids)] = torch.tensor(piece.ids)
-    if not int(lengths.max()):
-        return
+    check_ids(ids, model.vocabulary)
     ids, lengths = ids.to(device), lengths.to(device)
     given = ids[:, :-1]
     states = model.states(given, model.context(given, lengths=lengths))  # [b s d]
-    found = torch.cat(
-        [
-            _log_probabilities(model, states[:, start : start + size], ids[:, 1 + start : 1 + start + size])
-            for size in [max(1, LOGITS_AT_ONCE // len(pieces))]
-            for start in range(0, given.shape[1], size)
-        ],
-        1,
-    ).tolist()
-    for row, piece in zip(found, pieces, strict=True):
+    size = max(1, LOGITS_AT_ONCE // len(pieces))
+    found = [
+        _log_probabilities(model, *parts)
+        for parts in zip(states.split(size, 1), ids[:, 1:].split(size, 1), strict=True)
+    ]
+    values, best = (torch.cat(parts, 1).tolist() for parts in zip(*found, strict=True))
+    for number, piece in enumerate(pieces):
         end = len(piece.ids) - 1
-        piece.log_probabilities = row[end - piece.wanted : end]
+        piece.log_probabilities = values[number][end - piece.wanted : end]
+        piece.likeliest = best[number][end - piece.wanted : end]
 
 
-def _log_probabilities(model: TextModel, states: Tensor, wanted: Tensor) -> Tensor:
-    """[b s d] [b s] → [b s]"""
+def _log_probabilities(model: TextModel, states: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
+    """Of the wanted tokens, and whether they are the likeliest. [b s d] [b s] → [b s] [b s]"""
     logs = widened(model.head(states)).log_softmax(-1)
-    return logs.gather(2, wanted[..., None])[..., 0]
+    return logs.gather(2, wanted[..., None])[..., 0], logs.argmax(-1) == wanted
