@@ -15,6 +15,7 @@ from qkv.train.objectives.embeddings import (
     PairClassifier,
     PairClassLoss,
     TripletLoss,
+    cosines,
     embeddings,
 )
 from tests.train.objectives.small import all_of, small_bert, some_texts
@@ -41,6 +42,13 @@ def test_every_text_is_to_find_its_own(rows):
     torch.testing.assert_close(measured["loss"].total, F.cross_entropy(scores, torch.arange(5), reduction="sum"))
     assert measured["accuracy"].total == (scores.argmax(-1) == torch.arange(5)).sum()
     assert measured["loss"].count == 5
+
+
+def test_cosines_stay_fine_in_training_at_bfloat16():
+    first, second = torch.randn(4, 300), torch.randn(5, 300)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = cosines(first, second)
+    torch.testing.assert_close(found, F.cosine_similarity(first[:, None], second[None], dim=-1))
 
 
 def test_the_same_text_in_another_group_is_no_wrong_answer():

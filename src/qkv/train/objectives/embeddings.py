@@ -112,7 +112,8 @@ def embeddings(model: TextModel, batch: GroupBatch) -> Tensor:
 
 def cosines(first: Tensor, second: Tensor) -> Tensor:
     """The cosine of every angle between two sets of vectors. [b d] [c d] → [b c]"""
-    return F.normalize(first, dim=-1) @ F.normalize(second, dim=-1).T
+    with torch.autocast(first.device.type, enabled=False):  # in bfloat16 near neighbours would coincide
+        return F.normalize(first, dim=-1) @ F.normalize(second, dim=-1).T
 
 
 def same_as_own(batch: GroupBatch) -> Tensor:
