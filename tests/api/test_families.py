@@ -1,10 +1,13 @@
 """The list of families says what the catalogue says."""
 
+import subprocess
+import sys
+
 import pytest
 
 from qkv.api.families import family_sizes
 from qkv.errors import QkvError
-from qkv.models.catalogue import FAMILIES, build
+from qkv.models.catalogue import FAMILIES, build, count_parameters
 
 
 def test_every_size_of_every_family_is_listed() -> None:
@@ -23,3 +26,19 @@ def test_one_family_can_be_asked_for() -> None:
     assert {each.family for each in family_sizes("rnn")} == {"rnn"}
     with pytest.raises(QkvError, match="did you mean rnn"):
         family_sizes("rn")
+
+
+@pytest.mark.parametrize(
+    ("family", "size"),
+    [("gpt3", "175b"), ("llama", "2-70b"), ("t5", "v1.1-small"), ("albert", "xxlarge"), ("transformer-admin", "big")],
+)
+def test_layers_are_multiplied_as_if_each_were_counted(family: str, size: str) -> None:
+    found = next(each for each in family_sizes(family) if each.size == size)
+    assert found.parameters == count_parameters(family, FAMILIES[family].published[size])
+
+
+def test_counting_imports_no_compiler() -> None:
+    """Which takes several seconds, and filling tensors that have no memory asks for it."""
+    counted = "import sys; from qkv.api.families import family_sizes; family_sizes()"
+    code = f"{counted}; sys.exit('torch._dynamo' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,7 +1,7 @@
 """What models there are: each family with its sizes and how many parameters they make."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from qkv.api.choices import SMALL, named_sizes
@@ -20,12 +20,13 @@ class FamilySize:
     published: bool
     parameters: int
     sizes: Mapping[str, Any]
+    heads: tuple[str, ...]  # to choose from, the one that is counted first; none where sequences become sequences
 
 
 def family_sizes(family: str | None = None) -> list[FamilySize]:
     """All families with all their sizes, or those of one family."""
     families = list(FAMILIES.values()) if family is None else [find_family(family)]
-    return [_described(each, size) for each in families for size in (SMALL, *each.published)]
+    return [_described(each, size) for each in families for size in dict.fromkeys((SMALL, *each.published))]
 
 
 def _described(family: Family, size: str) -> FamilySize:
@@ -38,6 +39,18 @@ def _described(family: Family, size: str) -> FamilySize:
         summary=family.summary,
         size=size,
         published=size != SMALL,
-        parameters=count_parameters(family.name, sizes),
+        parameters=parameters_of(family.name, sizes),
         sizes=asdict(sizes),
+        heads=family.heads,
     )
+
+
+def parameters_of(family: str, sizes: Any) -> int:
+    """The number of parameters, told from models with one and two layers: all further ones are like the second."""
+    depths = {field.name: getattr(sizes, field.name) for field in fields(sizes) if field.name.endswith("layers")}
+    shallow = replace(sizes, **dict.fromkeys(depths, 1))
+    parameters = parameters_at_one = count_parameters(family, shallow)
+    for name, layers in depths.items():
+        if layers > 1:
+            parameters += (layers - 1) * (count_parameters(family, replace(shallow, **{name: 2})) - parameters_at_one)
+    return parameters

@@ -19,6 +19,7 @@ from qkv.models.sequence_to_sequence import SequenceToSequence
 from qkv.models.text_model import TextModel
 from qkv.train.settings import TrainSettings
 from qkv.weights.gguf import read_gguf
+from qkv.weights.hub import local_folder
 from qkv.weights.load import load_model
 from qkv.weights.save import CONFIG_FILE
 from qkv.weights.sentence_folder import is_sentence_folder, read_sentence_folder
@@ -37,13 +38,14 @@ def load(folder: Path | str, device: str = "auto", head: HeadChoice | None = Non
 
     What comes back is made for what the model does: `TextToText`, `TextWriter`, `Classifier`, `Tagger`, `Answerer`,
     `SentenceEncoder`, `MaskFiller` or `StateReader`. With a `head` a text model gets that one in place of its own, new
-    where the folder has nothing for it. `auto` takes CUDA where it is present.
+    where the folder has nothing for it. `folder` may be a GGUF or llama2.c file, or a model's name on the hub. `auto`
+    takes CUDA where it is present.
     """
     place = TrainSettings(steps=1, device=device).torch_device()
-    if head is None and is_sentence_folder(Path(folder)):
-        head = read_sentence_folder(Path(folder)).head
+    folder = local_folder(folder)
+    if head is None and is_sentence_folder(folder):
+        head = read_sentence_folder(folder).head
     model = load_model(folder, place, head)
-    folder = Path(folder)
     if isinstance(model, TextModel):
         return use_of(model, tokenizer_of(folder))
     return _translator(folder, model)

@@ -20,6 +20,7 @@ def models(
     Example:
       qkv models
       qkv models transformer
+      qkv models gpt2
     """
     from qkv.api.families import family_sizes
 
@@ -55,7 +56,7 @@ def details(found: list["FamilySize"]) -> list[str]:
     first = found[0]
     header = ["", *(each.size for each in found)]
     rows = [header, ["parameters", *(f"{each.parameters:,}" for each in found)]]
-    rows += [[name, *(shown(each.sizes[name]) for each in found)] for name in first.sizes]
+    rows += [[name, *(shown(name, each.sizes[name]) for each in found)] for name in first.sizes]
     widths = [max(len(row[column]) for row in rows) for column in range(len(header))]
     lines = [
         "  ".join(
@@ -63,10 +64,13 @@ def details(found: list["FamilySize"]) -> list[str]:
         )
         for row in rows
     ]
-    return [f"{first.family}: {first.summary}", "", *lines]
+    heads = [f"heads: {', '.join(first.heads)}; counted with the first", ""] if first.heads else []
+    return [f"{first.family}: {first.summary}", "", *heads, *lines]
 
 
-def shown(value: object) -> str:
+def shown(name: str, value: object) -> str:
     if value is None:
-        return "shared"
+        return "shared" if name == "source_vocabulary" else "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     return f"{value:,}" if isinstance(value, int) else str(value)

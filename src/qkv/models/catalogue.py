@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from qkv.errors import QkvError, nearest_or_all
 from qkv.models import (
@@ -189,8 +191,30 @@ def config_of(model: Model) -> dict[str, Any]:
     return config if isinstance(model, SequenceToSequence) else {**config, "head": model.head_choice.config()}
 
 
+_FILLING = {
+    nn.init.normal_, nn.init.uniform_, Tensor.normal_, Tensor.uniform_, Tensor.zero_, Tensor.fill_, Tensor.mul,
+    Tensor.__mul__,
+}  # fmt: skip
+
+
+class _Unfilled(TorchFunctionMode):
+    """Inside, new tensors are not filled with numbers: where there is no memory that takes long and does nothing.
+
+    Tables that are computed, such as those of sines, are computed in memory: they are small.
+    """
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        first = args[0] if args else kwargs.get("tensor")
+        if function in _FILLING and first.is_meta:
+            return first
+        if function is torch.arange:
+            return function(*args, **{**kwargs, "device": "cpu"})
+        return (torch.empty if function is torch.randn else function)(*args, **kwargs)
+
+
 def count_parameters(family: str, sizes: Any, head: HeadChoice | None = None) -> int:
     """The number of parameters, counted on a model that occupies no memory."""
-    with torch.device("meta"):
+    with torch.device("meta"), _Unfilled():
         model = build(family, sizes, head)
     return sum(parameter.numel() for parameter in model.parameters())
