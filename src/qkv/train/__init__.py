@@ -1,5 +1,6 @@
 """Training: objectives, schedules, optimizers, the loop, checkpoints, run folders and metrics."""
 
+from qkv.train.adapt import LayerwiseRates, LoRA, add_lora, freeze, load_adapter, merge, save_adapter
 from qkv.train.average import MovingAverage, average_checkpoints
 from qkv.train.checkpoint import Checkpoint, Checkpoints
 from qkv.train.evaluation import ValidationLoss
@@ -20,7 +21,9 @@ __all__ = [
     "Cosine",
     "Interrupted",
     "InverseSquareRoot",
+    "LayerwiseRates",
     "Linear",
+    "LoRA",
     "Loss",
     "MovingAverage",
     "Noam",
@@ -35,8 +38,13 @@ __all__ = [
     "WarmupStableDecay",
     "adam",
     "adamw",
+    "add_lora",
     "average_checkpoints",
     "decay_everything",
     "decay_matrices",
+    "freeze",
+    "load_adapter",
+    "merge",
+    "save_adapter",
     "train",
 ]

@@ -97,6 +97,16 @@ def test_cross_attention_is_adapted_too() -> None:
     assert "decoder.blocks.1.cross.mixer.project.value" in updates_of(model)
 
 
+def test_a_translator_decodes_step_by_step_as_it_does_at_once() -> None:
+    model = make("t5")
+    add_lora(model, EVERYTHING)
+    learn_something(model)
+    source, target = torch.tensor([[3, 4, 5]]), torch.tensor([[1, 6, 7, 8]])
+    memory, cache = model.encode(source), model.new_cache(4)
+    steps = [model.decode(target[:, place : place + 1], memory, cache) for place in range(4)]
+    torch.testing.assert_close(torch.cat(steps, 1), model.decode(target, memory), rtol=1e-4, atol=1e-4)
+
+
 def test_only_updates_get_gradients_and_their_number_is_known() -> None:
     model = make("gpt2", "language", width=20, hidden=24, heads=2, layers=2)
     add_lora(model, LoRA(rank=3))
