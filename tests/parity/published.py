@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,9 +11,12 @@ import torch
 import transformers
 from torch import Tensor, nn
 
+from qkv.models.catalogue import Model
 from qkv.models.text_model import TextModel
 from qkv.parts.attention.visibility import Tokens
 from qkv.parts.position import positions_in_documents
+from qkv.weights.certify import Finding, compare_models, open_reference
+from qkv.weights.compare import ROWS, settings_for
 from qkv.weights.load import load_model
 from qkv.weights.maps.catalogue import PUBLISHED
 from qkv.weights.published import family_of, save_published
@@ -75,15 +78,6 @@ def answers(output: Any) -> tuple[Tensor, ...]:
     return (torch.stack((output.start_logits, output.end_logits), -1),)
 
 
-def compare(found: Any, expected: Any, real: Tensor | None = None, pooled: bool = True) -> None:
-    """The answers of real tokens [b s], and those of whole rows unless only the reference's read padding there."""
-    for one, other in zip(answers(found), answers(expected), strict=True):
-        if other.ndim == 3:
-            close(*((one, other) if real is None else (one[real], other[real])))
-        elif pooled:
-            close(one, other)
-
-
 def random_ids(pair: Pair, rows: int, length: int) -> Tensor:
     """Ids without the padding token, by which some references find the end of a row."""
     ids = torch.randint(0, pair.ours.vocabulary - 1, (rows, length))
@@ -95,48 +89,18 @@ def close(found: Tensor, expected: Tensor) -> None:
     torch.testing.assert_close(found, expected, atol=2e-5, rtol=1e-4)
 
 
-@torch.no_grad()
 def check_outputs(pair: Pair, lengths: list[int]) -> None:
-    """Alone and batched, at every length; padded on the right and on the left."""
-    pad = pair.case.config.pad_token_id or 0
-    for length in lengths:
-        ids = random_ids(pair, 3, length)
-        expected = answers(pair.reference(ids))
-        compare(pair.ours(ids), expected)
-        compare(pair.ours(ids[:1]), tuple(each[:1] for each in expected))
-        compare(pair.ours(ids, **segments(pair, ids)), pair.reference(ids, **segments(pair, ids, "token_type_ids")))
-        if length == 1:
-            continue
-        short = torch.tensor([length, length - 1, max(1, length // 2)])
-        slots = torch.arange(length)
-        real = slots < short[:, None]  # [b s]
-        right = torch.where(real, ids, pad)
-        found = pair.ours(right, lengths=short)
-        compare(found, pair.reference(right, attention_mask=real.long()), real)
-        real = real.flip(1)
-        left = torch.where(real, ids, pad)
-        documents = real.long()
-        positions = positions_in_documents(documents)
-        found = pair.ours(left, tokens=Tokens(length, documents=documents), positions=positions)
-        expected = pair.reference(left, attention_mask=documents, **left_positions(pair, positions))
-        compare(found, expected, real, pooled=reads_last(pair))
+    """What `qkv certify` compares, but stricter."""
+    assert agree(pair.ours, pair.reference, lengths) == []
 
 
-def segments(pair: Pair, ids: Tensor, name: str = "segments") -> dict[str, Tensor]:
-    """The number of the text of each token, where a model tells texts apart."""
-    table = pair.ours.embed.segments
-    return {} if table is None else {name: ids % len(table.weight)}
-
-
-def left_positions(pair: Pair, positions: Tensor) -> dict[str, Tensor]:
-    """Most references count positions by slot unless told otherwise; some have none to be told."""
-    known = inspect.signature(pair.reference.forward).parameters
-    return {"position_ids": positions} if "position_ids" in known else {}
-
-
-def reads_last(pair: Pair) -> bool:
-    """Whether a pooled answer comes from the last token: a reference that reads the first would read padding there."""
-    return type(pair.ours.head).__name__ == "ClassificationHead" and type(pair.ours.head.pool).__name__ == "LastToken"
+def agree(ours: Model, reference: Any, lengths: list[int], rows: Sequence[int] = ROWS) -> list[Finding]:
+    """Whatever differs alone and batched, padded on either side, cached and not, in single precision and bfloat16."""
+    settings = settings_for(ours, max(lengths), lengths, rows)
+    findings = compare_models(ours, reference, settings, exact=2e-5)
+    assert {each.dtype for each in findings} == {"float32", "bfloat16"}
+    assert {each.setting for each in findings} >= {each for each in settings if each.padding == "none"}
+    return [each for each in findings if not each.passed]
 
 
 def check_gradients(pair: Pair) -> None:
@@ -193,9 +157,8 @@ def check_cached(pair: Pair) -> None:
 def check_both_ways(pair: Pair, folder: Path) -> None:
     """What we write, the reference opens without a missing, unexpected or mismatched key, and answers the same."""
     save_published(pair.ours, folder, PUBLISHED, {"pad_token_id": pair.case.config.pad_token_id})
-    opened, report = getattr(transformers, pair.case.architecture).from_pretrained(folder, output_loading_info=True)
-    for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"):
-        assert not report[kind], f"{kind}: {report[kind]}"
+    opened, keys = open_reference(transformers, pair.case.architecture, folder)
+    assert keys == {"missing_keys": [], "unexpected_keys": [], "mismatched_keys": []}
     ids = random_ids(pair, 2, 9)
-    for one, other in zip(answers(opened.eval()(ids)), answers(pair.reference(ids)), strict=True):
+    for one, other in zip(answers(opened(ids)), answers(pair.reference(ids)), strict=True):
         torch.testing.assert_close(one, other, atol=0, rtol=0)

@@ -83,7 +83,7 @@ def draw(model: Model, setting: Setting, pad: int, seed: int) -> Batch:
         real = (torch.arange(length) < lengths[:, None]).long()
         real = real.flip(1) if setting.padding == "left" else real
     segments = None
-    if isinstance(model, TextModel) and model.embed.segments is not None:
+    if isinstance(model, TextModel) and model.embed.segments is not None and rows > 1:  # a single row goes without
         kinds = len(model.embed.segments.weight)
         segments = (torch.arange(length) >= length // 2).long().clamp(max=kinds - 1).expand(rows, length)
     device = next(model.parameters()).device
