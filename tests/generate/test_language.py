@@ -272,3 +272,15 @@ def test_no_prompts_give_no_outputs():
 
 def test_greedy_is_the_default():
     assert Options().strategy == Greedy()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("options", STRATEGIES[:5], ids=name)
+def test_a_gpu_writes_what_the_cpu_writes(options):
+    on_gpu = TextWriter(small_gpt(WRITER.model.vocabulary, 0, 128).to("cuda"), WRITER.tokenizer)
+    expected = WRITER.run_all(PROMPTS, options)
+    found = on_gpu.run_all(PROMPTS, options)
+    assert [[one.text for one in outputs] for outputs in found] == [
+        [one.text for one in outputs] for outputs in expected
+    ]
+    assert on_gpu.score(["The dog"])[0].perplexity == pytest.approx(WRITER.score(["The dog"])[0].perplexity, rel=1e-3)

@@ -134,8 +134,15 @@ def test_a_row_is_shaped_the_same_in_any_company(shaper):
         (Typical, 1.0, "between 0 and 1"),
         (RepetitionPenalty, 0.0, "above 0"),
         (NoRepeat, 0, "1 token at least"),
+        (FrequencyPenalty, float("inf"), "finite"),
+        (PresencePenalty, float("nan"), "finite"),
     ],
 )
 def test_what_makes_no_sense_is_said(make, value, said):
     with pytest.raises(QkvError, match=said):
         make(value)
+
+
+def test_only_tokens_of_the_vocabulary_are_forbidden():
+    with pytest.raises(QkvError, match="Token 40"):
+        Forbidden((3, 40))(scores(0), history(0))

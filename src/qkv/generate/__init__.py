@@ -1,1 +1,1 @@
-"""Decoding: greedy and beam search over any sequence-to-sequence model, and text in, text out."""
+"""Decoding: greedy, sampled, beams and more over any model that writes, and text in, text out."""

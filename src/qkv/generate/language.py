@@ -173,7 +173,7 @@ class TextWriter(TextReader):
         return marked[: before + len(plain)]
 
     def _job(self, model: TextModel, prompts: Sequence[list[int]], options: Options, shapers: Sequence[Shaper]) -> Job:
-        ends = frozenset({*self.ends(), *options.stop_tokens})
+        ends = self.ends().union(options.stop_tokens)
         lines = [
             Line(
                 prompt,
@@ -187,17 +187,17 @@ class TextWriter(TextReader):
         ]
         return Job(model, prompts, lines, shapers, options.most, options.slide, options.alternatives)
 
-    def ends(self) -> list[int]:
+    def ends(self) -> frozenset[int]:
         """The tokens that end an output: the tokenizer's end, and the end of a message in a conversation."""
-        return [
-            *([self.tokenizer.end] if self.tokenizer.has("end") else []),
-            *([chat_marks(self.tokenizer)[1]] if knows_chat(self.tokenizer) else []),
-        ]
+        ends = {self.tokenizer.end} if self.tokenizer.has("end") else set[int]()
+        if knows_chat(self.tokenizer):
+            ends.add(chat_marks(self.tokenizer)[1])
+        return frozenset(ends)
 
     def _shapers(self, options: Options) -> list[Shaper]:
         """What is demanded comes first: shapers such as top-k then choose among the tokens that are left."""
         check_ids(torch.tensor(options.stop_tokens, dtype=torch.long), self.model.vocabulary)
-        ends = frozenset({*self.ends(), *options.stop_tokens})
+        ends = self.ends().union(options.stop_tokens)
         shapers: list[Shaper] = []
         if self.model.vocabulary > self.tokenizer.size:  # rows of the table that stand for nothing
             shapers.append(Forbidden(tuple(range(self.tokenizer.size, self.model.vocabulary))))

@@ -184,6 +184,9 @@ class FrequencyPenalty:
 
     amount: float
 
+    def __post_init__(self) -> None:
+        check_amount(self.amount)
+
     def __call__(self, scores: Tensor, history: History) -> Tensor:
         return scores - self.amount * history.counts(scores.shape[-1], of_written=True)
 
@@ -194,8 +197,16 @@ class PresencePenalty:
 
     amount: float
 
+    def __post_init__(self) -> None:
+        check_amount(self.amount)
+
     def __call__(self, scores: Tensor, history: History) -> Tensor:
         return scores - self.amount * (history.counts(scores.shape[-1], of_written=True) > 0)
+
+
+def check_amount(amount: float) -> None:
+    if not math.isfinite(amount):
+        raise QkvError(f"A penalty for what was written is a finite number, not {amount}.")
 
 
 @dataclass(frozen=True)
@@ -228,6 +239,9 @@ class Forbidden:
     tokens: tuple[int, ...]
 
     def __call__(self, scores: Tensor, history: History) -> Tensor:
+        wrong = [token for token in self.tokens if not 0 <= token < scores.shape[-1]]
+        if wrong:
+            raise QkvError(f"Token {wrong[0]} cannot be forbidden: the vocabulary has {scores.shape[-1]}.")
         return scores.index_fill(-1, torch.tensor(self.tokens, dtype=torch.long, device=scores.device), -torch.inf)
 
 
