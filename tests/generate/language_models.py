@@ -7,6 +7,8 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 from torch import Tensor
 
 from qkv.data.tokenizer import TextTokenizer
+from qkv.generate.line import Line
+from qkv.generate.strategy import Job, Strategy
 from qkv.models.catalogue import build
 from qkv.models.gpt2 import GPT2Sizes
 from qkv.models.head_choice import HeadChoice
@@ -14,6 +16,7 @@ from qkv.models.text_model import TextModel
 
 PROMPTS = [[3, 4, 5], [7], [6, 5, 4, 3, 8, 9, 10], [11, 4, 11, 4, 5], [12, 13]]
 END = 2
+MOST = 9
 
 
 def small_gpt(vocabulary: int = 23, seed: int = 0, positions: int = 64, head: str = "language") -> TextModel:
@@ -71,3 +74,15 @@ def spaced_tokenizer() -> TextTokenizer:
     state["pre_tokenizer"] = None
     state["added_tokens"] = state["added_tokens"][:3]
     return TextTokenizer(Tokenizer.from_str(json.dumps(state)))
+
+
+def written(
+    model: TextModel, strategy: Strategy, prompts=PROMPTS, *, most: int = MOST, shapers=(), ends=(END,), **more
+) -> list[Line]:
+    """The lines that a strategy writes."""
+    lines = [
+        Line(prompt, most, frozenset(ends), chance=chance) for prompt in prompts for chance in strategy.chances(prompt)
+    ]
+    for _ in strategy.write(Job(model, prompts, lines, shapers, most, **more)):
+        pass
+    return [line for line in lines if not line.live]

@@ -9,8 +9,7 @@ from qkv.generate.continuation import Slide
 from qkv.generate.shape import RepetitionPenalty, Temperature, TopK
 from qkv.generate.speculative import DraftModel, Guess, PromptLookup, Speculative, checked
 from qkv.generate.strategy import Greedy, Sampling
-from tests.generate.language_models import PROMPTS, logits_after, small_gpt
-from tests.generate.test_strategy import written
+from tests.generate.language_models import PROMPTS, logits_after, small_gpt, written
 
 REPETITIVE = [[3, 4, 5, 6, 3, 4, 5, 6, 3, 4], [7, 7, 7], [9, 8, 9, 8, 9]]
 

@@ -1,30 +1,17 @@
-"""Language models: beams against plain search and the reference library, contrastive search against its equation."""
+"""Beams and greedy decoding of language models against plain searches and against the reference library."""
 
 import pytest
 import torch
-import torch.nn.functional as F
 import transformers
 
 from qkv.errors import QkvError
 from qkv.generate.beam import GooglePenalty, PowerPenalty, penalty
 from qkv.generate.continuation import Slide
 from qkv.generate.contrastive import Contrastive
-from qkv.generate.line import Line
 from qkv.generate.shape import Forbidden, History, NoRepeat, NotBefore, RepetitionPenalty, Temperature, TopK, shaped
-from qkv.generate.strategy import Beams, Greedy, Job, Sampling
+from qkv.generate.strategy import Beams, Greedy, Sampling
 from qkv.weights.load import load_model
-from tests.generate.language_models import END, PROMPTS, logits_after, plain_greedy, small_gpt
-
-MOST = 9
-
-
-def written(model, strategy, prompts=PROMPTS, *, most=MOST, shapers=(), ends=(END,), **more):
-    lines = [
-        Line(prompt, most, frozenset(ends), chance=chance) for prompt in prompts for chance in strategy.chances(prompt)
-    ]
-    for _ in strategy.write(Job(model, prompts, lines, shapers, most, **more)):
-        pass
-    return [line for line in lines if not line.live]
+from tests.generate.language_models import END, MOST, PROMPTS, logits_after, small_gpt, written
 
 
 def plain_beams(model, prompt, beams, best, divide, shapers=(), ends=(END,)):
@@ -132,49 +119,6 @@ def test_beams_write_what_the_reference_writes(pair, beams, exponent):
         reference, num_beams=beams, num_return_sequences=beams, length_penalty=exponent, early_stopping="never"
     )
     assert [line.ids for line in lines] == theirs
-
-
-def plain_contrastive(model, prompt, k, alpha):
-    """[su2022 eq.5] written out: every candidate is read in a pass of its own."""
-
-    def states(ids):
-        return model.states(torch.tensor([ids]), model.context(torch.tensor([ids])))[0]
-
-    text = list(prompt)
-    with torch.no_grad():
-        while len(text) < len(prompt) + MOST:
-            probabilities = logits_after(model, text).softmax(-1)
-            scores = {}
-            for token in probabilities.topk(k).indices.tolist():
-                *past, last = states([*text, token])
-                likeness = max(float(F.cosine_similarity(last, other, dim=0)) for other in past)
-                scores[token] = (1 - alpha) * float(probabilities[token]) - alpha * likeness
-            token = max(scores, key=lambda one: scores[one])
-            if token == END:
-                break
-            text.append(token)
-    return text[len(prompt) :]
-
-
-@pytest.mark.parametrize("seed", [0, 1])
-@pytest.mark.parametrize(("k", "alpha"), [(4, 0.6), (2, 0.3), (6, 1.0), (3, 0.0)])
-def test_contrastive_search_is_its_equation(seed, k, alpha):
-    model = small_gpt(seed=seed)
-    lines = written(model, Contrastive(k, alpha))
-    for line, prompt in zip(lines, PROMPTS, strict=True):
-        assert line.ids == plain_contrastive(model, prompt, k, alpha)
-        if alpha == 0:
-            assert line.ids == plain_greedy(model, prompt, MOST)
-        own = [float(logits_after(model, prompt + line.ids[:i]).log_softmax(-1)[t]) for i, t in enumerate(line.ids)]
-        assert line.log_probabilities[: len(own)] == pytest.approx(own, abs=1e-4)
-
-
-def test_contrastive_search_chooses_among_what_shapers_leave():
-    model = small_gpt()
-    free = written(model, Contrastive(3, 0.5))
-    never = tuple({token for line in free for token in line.ids[:2]})
-    held = written(model, Contrastive(3, 0.5), shapers=(Forbidden((*never, END)),))
-    assert all(not set(line.ids) & {*never, END} and len(line.ids) == MOST for line in held)
 
 
 @pytest.mark.parametrize("strategy", [Greedy(), Beams(3), Contrastive(), Sampling(seed=1)], ids=str)
