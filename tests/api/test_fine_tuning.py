@@ -13,6 +13,7 @@ from qkv.api.fine_tuning import (
     fine_tune_embeddings,
     fine_tune_tagger,
 )
+from qkv.api.loading import load
 from qkv.api.texts import new_text_model
 from qkv.api.training import read_result
 from qkv.data.labelled import LabelledTexts
@@ -23,6 +24,7 @@ from qkv.data.tagged import TaggedWords
 from qkv.errors import QkvError
 from qkv.generate.readers import MaskFiller
 from qkv.models.head_choice import HeadChoice
+from qkv.train.adapt import LoRA
 from qkv.train.optimizers import adamw
 from qkv.train.schedules import Constant
 from qkv.train.settings import TrainSettings
@@ -106,3 +108,30 @@ def test_texts_longer_than_the_model_are_refused(pretrained, tmp_path):
     how = FineTuning(**{**vars(HOW), "length": 65})
     with pytest.raises(QkvError, match="longer than the 64 that the model reads"):
         fine_tune_classifier(pretrained, data, tmp_path, how=how)
+
+
+def test_updates_of_low_rank_are_trained_and_folded_in(pretrained, tmp_path):
+    labels = ["light" if "light" in verse.lower() else "other" for verse in VERSES]
+    data = LabelledTexts(VERSES, None, labels, ("light", "other"))
+    longer = {"settings": TrainSettings(steps=150), "optimizer": partial(adamw, learning_rate=1e-2)}
+    how = FineTuning(**{**vars(HOW), **longer, "lora": LoRA(rank=4, targets=("query", "value", "inner", "outer"))})
+    classifier = fine_tune_classifier(pretrained, data, tmp_path, valid=data, how=how)
+    assert [found.label for found in classifier.run(VERSES)] == labels
+    again = load(tmp_path, device="cpu")
+    for name, tensor in classifier.model.state_dict().items():
+        assert torch.equal(again.model.state_dict()[name], tensor), name
+    before = pretrained.model.state_dict()
+    kept = "stack.blocks.0.attention.mixer.out.weight"  # that no update was asked for
+    assert torch.equal(classifier.model.state_dict()[kept], before[kept])
+
+
+def test_frozen_layers_keep_their_weights(pretrained, tmp_path):
+    data = LabelledTexts(VERSES, None, ["a", "b"] * 5, ("a", "b"))
+    how = FineTuning(**{**vars(HOW), "frozen_layers": 1, "settings": TrainSettings(steps=3)})
+    classifier = fine_tune_classifier(pretrained, data, tmp_path, how=how)
+    before, after = pretrained.model.state_dict(), classifier.model.state_dict()
+    for name, tensor in before.items():
+        if name.startswith(("embed.", "stack.blocks.0.")):
+            assert torch.equal(after[name], tensor), name
+    name = "stack.blocks.1.feed_forward.mixer.inner.weight"
+    assert not torch.equal(after[name], before[name])

@@ -25,6 +25,7 @@ from qkv.generate.reader import TOKENIZER_FILE, TextReader
 from qkv.generate.readers import Answerer, Classifier, SentenceEncoder, Tagger
 from qkv.models.head_choice import HeadChoice
 from qkv.models.text_model import TextModel
+from qkv.train.adapt import LoRA, add_lora, freeze
 from qkv.train.flops import flops_per_counted_token
 from qkv.train.objectives.embeddings import ContrastiveLoss
 from qkv.train.objectives.labels import ClassificationLoss, SpanLoss, TagLoss
@@ -48,7 +49,8 @@ class FineTuning:
     settings: TrainSettings = SETTINGS
     optimizer: MakeOptimizer = partial(adamw, learning_rate=3e-5)  # noqa: RUF009 (never changed)
     schedule: Schedule = Linear(warmup=50)  # noqa: RUF009 (frozen)
-    adapt: Callable[[TextModel], None] | None = None  # freezes layers or adds adapters, before the optimizer is made
+    frozen_layers: int = 0  # of the first blocks, which keep their weights; with any, the embeddings keep theirs
+    lora: LoRA | None = None  # low-rank updates are trained in place of the weights, and folded in at the end
     hold_out: float = 0.05  # share to validate on where nothing is given for it
     reporter: Reporter | None = None
     resume: bool = False
@@ -199,8 +201,10 @@ def _fine_tune(
     evaluate: Callable[[Reader], Mapping[str, float]] | None,
 ) -> Reader:
     check_folder(folder, how.resume, how.overwrite)
-    if how.adapt is not None:
-        how.adapt(use.model)
+    if how.frozen_layers:
+        freeze(use.model, embeddings=True, layers=how.frozen_layers)
+    if how.lora is not None:
+        add_lora(use.model, how.lora)
     train_rows = rows(items)
     batches = Batches(train_rows, how.batching, seed=how.settings.seed)
     (how.reporter or Reporter()).say(
@@ -216,6 +220,8 @@ def _fine_tune(
         about={
             **about_model(use.model, use.tokenizer),
             "data": {"length": how.length, "batching": repr(how.batching)},
+            "frozen_layers": how.frozen_layers,
+            "lora": None if how.lora is None else repr(how.lora),
         },
         fingerprint=fingerprint_of_texts(map(repr, [*items, *held])),
         optimizer=how.optimizer,

@@ -1,6 +1,8 @@
 """What every training has in common: a run folder, the loop, and figures of held-out rows."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -11,6 +13,7 @@ from torch import nn
 from qkv.data.batches import Batches, Rows, ordered_batches
 from qkv.data.plan import Batching
 from qkv.errors import QkvError
+from qkv.train.adapt.lora import adaptations, merge, merged
 from qkv.train.evaluation import Measure, ValidationLoss
 from qkv.train.loop import train
 from qkv.train.objectives.loss import Objective
@@ -73,7 +76,7 @@ def run_training(
     """
     run = RunFolder(
         folder,
-        save_model=lambda _, where: use.save(where),
+        save_model=partial(_save_whole, use),
         settings=dict(about),
         data_fingerprint=fingerprint,
         resume=resume,
@@ -98,7 +101,15 @@ def run_training(
         flops_per_token=flops_per_token,
         reporter=reporter,
     )
+    if adaptations(use.model):
+        merge(use.model)
     return use
+
+
+def _save_whole(use: Use, model: nn.Module, folder: Path) -> None:
+    """A folder holds an ordinary model: low-rank updates are folded in while it is written."""
+    with merged(model) if adaptations(model) else nullcontext():
+        use.save(folder)
 
 
 def validation(

@@ -1,5 +1,8 @@
 """Where narrow numbers are too coarse: norms, softmaxes, positions and losses are computed in float32 at least."""
 
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -7,3 +10,8 @@ from torch import Tensor
 def widened(x: Tensor) -> Tensor:
     """x in float32 where it is narrower; float64 stays as it is."""
     return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
+def without_autocast(x: Tensor) -> AbstractContextManager[Any]:
+    """Inside, autocast narrows nothing on the device of x. Tensors that have shapes and no numbers need no such care."""
+    return nullcontext() if x.device.type == "meta" else torch.autocast(x.device.type, enabled=False)

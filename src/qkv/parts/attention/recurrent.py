@@ -17,7 +17,7 @@ from qkv.parts.attention.cache import Cache
 from qkv.parts.attention.visibility import Everything, Tokens
 from qkv.parts.context import Context
 from qkv.parts.linear import JoinedLinear
-from qkv.parts.precision import widened
+from qkv.parts.precision import widened, without_autocast
 
 
 def initialise_small(weight: Tensor, deviation: float = 0.01) -> None:
@@ -108,7 +108,7 @@ class BidirectionalGRU(nn.Module):
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
         """x [b s d], right-padded; lengths [b], None for no padding → [b s 2n]"""
         # Autocast would run a GRU in float16, whose narrow range loses gradients; the GRU keeps its weights' precision.
-        with torch.autocast(x.device.type, enabled=False):
+        with without_autocast(x):
             x = x.to(self.left_to_right.all_weights[0][0].dtype)
             before, _ = self.left_to_right(x)  # [b s n]
             after, _ = self.right_to_left(reverse(x, lengths))  # [b s n]

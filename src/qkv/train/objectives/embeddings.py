@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from qkv.data.contrast import GroupBatch
 from qkv.errors import QkvError
 from qkv.models.text_model import TextModel
-from qkv.parts.precision import widened
+from qkv.parts.precision import widened, without_autocast
 from qkv.train.objectives.labels import class_entropy
 from qkv.train.objectives.loss import Loss
 from qkv.train.objectives.reading import answer
@@ -112,7 +112,7 @@ def embeddings(model: TextModel, batch: GroupBatch) -> Tensor:
 
 def cosines(first: Tensor, second: Tensor) -> Tensor:
     """The cosine of every angle between two sets of vectors. [b d] [c d] → [b c]"""
-    with torch.autocast(first.device.type, enabled=False):  # in bfloat16 near neighbours would coincide
+    with without_autocast(first):  # in bfloat16 near neighbours would coincide
         return F.normalize(first, dim=-1) @ F.normalize(second, dim=-1).T
 
 

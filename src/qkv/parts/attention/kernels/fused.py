@@ -12,6 +12,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from qkv.errors import QkvError
 from qkv.parts.attention.visibility import Mask
+from qkv.parts.precision import without_autocast
 
 # cuDNN is the fastest on long rows, but plans anew for every new shape, and short rows come in many shapes.
 LONG = 512
@@ -59,7 +60,7 @@ def fused(
         # torch wants one type for all. The wider one: rounded to bfloat16, far distances of a bias coincide.
         wide = torch.promote_types(q.dtype, bias.dtype)
         q, k, v, table = q.to(wide), k.to(wide), v.to(wide), table.to(wide)
-        precision = torch.autocast(q.device.type, enabled=False)  # which would narrow them again
+        precision = without_autocast(q)  # which would narrow them again
     with _backends(q), precision:
         o = F.scaled_dot_product_attention(q, k, v, attn_mask=table, dropout_p=dropout, scale=scale, enable_gqa=grouped)
     o = o.to(given)
