@@ -262,8 +262,8 @@ def test_higher_can_be_better_and_nan_never_is(tmp_path: Path) -> None:
 
 
 def test_the_watched_figure_must_exist(tmp_path: Path) -> None:
-    with pytest.raises(QkvError, match=r"gave loss, nll, perplexity, but .* accuracy"):
-        train_tiny(tmp_path / "run", evaluate=VALIDATION, watch="accuracy")
+    with pytest.raises(QkvError, match=r"gave loss, nll, perplexity, but .* wer"):
+        train_tiny(tmp_path / "run", evaluate=VALIDATION, watch="wer")
 
 
 def test_the_last_checkpoints_are_averaged_and_evaluated(tmp_path: Path) -> None:

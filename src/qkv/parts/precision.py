@@ -13,5 +13,5 @@ def widened(x: Tensor) -> Tensor:
 
 
 def without_autocast(x: Tensor) -> AbstractContextManager[Any]:
-    """Inside, autocast narrows nothing on the device of x. Tensors that have shapes and no numbers need no such care."""
+    """Inside, autocast narrows nothing on the device of x; tensors with shapes and no numbers need no such care."""
     return nullcontext() if x.device.type == "meta" else torch.autocast(x.device.type, enabled=False)
