@@ -19,6 +19,7 @@ from qkv.parts.position import positions_in_documents
 from qkv.weights.maps.marian import CONFIG, MARIAN, RULES
 from qkv.weights.rules import to_ours, to_theirs
 from qkv.weights.save import tensors_of
+from tests.parity.published import agree
 
 VOCABULARY, LONGEST = 37, 128
 START = PAD = VOCABULARY - 1
@@ -65,6 +66,12 @@ def pair(tmp_path_factory):
 
 def ids(rows: int, length: int) -> torch.Tensor:
     return torch.randint(1, PAD, (rows, length))
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+def test_logits_agree_at_all_paddings_and_precisions(pair, length):
+    reference, ours = pair
+    assert agree(ours, reference, [length]) == []
 
 
 def close(ours: torch.Tensor, theirs: torch.Tensor) -> None:
