@@ -11,7 +11,8 @@ import qkv as package
 from tests.cli.command import qkv
 from tests.cli.shell import commands, paste
 
-VERBS = [["train"], ["train", "text-to-text"], ["run"], ["look"], ["models"]]
+TASKS = ["text-to-text", "lm", "mlm", "classify", "sentiment", "pairs", "tag", "answer", "embed"]
+VERBS = [["train"], *(["train", task] for task in TASKS), ["run"], ["look"], ["models"]]
 
 
 def example(verb: list[str]) -> list[str]:
@@ -29,13 +30,24 @@ def test_every_example_works_as_pasted_in_the_order_of_a_first_visit(tmp_path: P
         for line in lines:
             outcome = paste(line, tmp_path)
             assert outcome.code == 0, (line, outcome)
-            if "qkv run" in line:
+            if verb == ["run"]:
                 assert outcome.out.count("\n") == 2
     assert (tmp_path / "look.html").exists()
+    assert (tmp_path / "verses.html").exists()
     assert (tmp_path / "look-2.png").exists()
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["train", "text-to-text", "--help"], ["runn"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--help"],
+        ["--version"],
+        ["train", "text-to-text", "--help"],
+        ["train", "lm", "--help"],
+        ["run", "-h"],
+        ["runn"],
+    ],
+)
 def test_what_needs_no_model_imports_no_torch(arguments: list[str]) -> None:
     code = f"import sys; from qkv.cli.main import main; main({arguments!r}); sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 0

@@ -160,8 +160,10 @@ def fine_tune_embeddings(
     groups: Sequence[Sequence[str]],
     folder: Path | str,
     *,
+    valid: Sequence[Sequence[str]] | None = None,
     pooling: str = "mean",
     values: Sequence[float] | None = None,
+    valid_values: Sequence[float] | None = None,
     objective: Any = ContrastiveLoss(),  # noqa: B008 (frozen)
     how: FineTuning = HOW,
     evaluate: Callable[[SentenceEncoder], Mapping[str, float]] | None = None,
@@ -173,11 +175,15 @@ def fine_tune_embeddings(
     """
     network = _headed(model.model, HeadChoice("embedding", pooling=pooling, unit_length=True))
     use = SentenceEncoder(network, model.tokenizer)
-    if len({len(group) for group in groups}) != 1:
+    if len({len(group) for group in [*groups, *(valid or [])]}) != 1:
         raise QkvError("Groups of texts must all be pairs, or all triplets.")
+    if valid is not None and (values is None) != (valid_values is None):
+        raise QkvError("Groups to validate on need values where those to train on have them, and only there.")
     items = list(zip(groups, [1.0] * len(groups) if values is None else values, strict=True))
     held: list[Any] = []
-    if how.hold_out:
+    if valid is not None:
+        held = list(zip(valid, [1.0] * len(valid) if valid_values is None else valid_values, strict=True))
+    elif how.hold_out:
         items, held = divided(items, how.hold_out, key=lambda item: item[0][0])
 
     def rows(some: Sequence[Any]) -> GroupRows:

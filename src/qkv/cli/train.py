@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from qkv.cli.train_spans import answer, embed
+from qkv.cli.train_tasks import classify, pairs, sentiment, tag
+from qkv.cli.train_text import lm, mlm
 from qkv.errors import QkvError
 
 if TYPE_CHECKING:
@@ -15,6 +18,14 @@ if TYPE_CHECKING:
     from qkv.generate.text import TextToText
 
 train = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+train.command("lm", short_help="Learn to go on with texts.")(lm)
+train.command("mlm", short_help="Learn what hidden words were, as BERT did.")(mlm)
+train.command("classify", short_help="Learn the label of a text.")(classify)
+train.command("sentiment", short_help="Learn to tell good reviews from bad ones.")(sentiment)
+train.command("pairs", short_help="Learn how two texts stand to each other.")(pairs)
+train.command("tag", short_help="Learn the tag of every word.")(tag)
+train.command("answer", short_help="Learn where the answer to a question stands.")(answer)
+train.command("embed", short_help="Learn vectors that are alike where texts are.")(embed)
 
 EXAMPLES_SHOWN = 5
 DECODED = 200  # held-out sources that are decoded for metrics at each evaluation
@@ -37,7 +48,7 @@ def every_task() -> None:
     """
 
 
-@train.command("text-to-text")
+@train.command("text-to-text", short_help="Learn to turn one text into another.")
 def text_to_text(
     data: Data,
     source: Annotated[str, typer.Option(help="Column with the texts that go in.")],

@@ -9,7 +9,7 @@ from typing import Protocol
 
 import numpy as np
 
-from qkv.data.records import BYTE_ORDER_MARK, OPENERS, READERS, format_of, open_bytes
+from qkv.data.records import BYTE_ORDER_MARK, OPENERS, READERS, STANDARD_INPUT, format_of, open_bytes
 from qkv.data.table import Problem, Table, file_format, read_file
 from qkv.data.token_rows import Ints, TokenRows
 from qkv.errors import QkvError
@@ -73,6 +73,9 @@ def corpus_files(path: Path, format: str | None) -> list[Path]:
 
 
 def is_plain(file: Path) -> bool:
+    """Says whether a file is text without columns; so is standard input whose format nobody names."""
+    if str(file) == STANDARD_INPUT:
+        return True
     suffixes = [suffix.lower() for suffix in file.suffixes]
     return (suffixes[-2:-1] if suffixes[-1:] and suffixes[-1] in OPENERS else suffixes[-1:]) == [".txt"]
 

@@ -1,0 +1,214 @@
+"""What the trainings of text models have in common: options, how they become values, and how a training ends."""
+
+import math
+import shlex
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+
+from qkv.errors import QkvError
+
+if TYPE_CHECKING:
+    from qkv.api.fine_tuning import FineTuning
+    from qkv.generate.reader import TextReader
+    from qkv.models.text_model import TextModel
+    from qkv.train.adapt import LoRA
+    from qkv.train.reporter import Reporter
+    from qkv.train.settings import TrainSettings
+
+EXAMPLES_SHOWN = 5
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataOptions:
+    data: Annotated[str, typer.Option(help="TSV, CSV, JSONL or parquet: a file, a folder, or - for standard input.")]
+    names: Annotated[str, typer.Option(help="Columns of a file without a header line: text,label")] = ""
+    format: Annotated[str | None, typer.Option(help="tsv, csv, jsonl or parquet, where no file name tells.")] = None
+    valid: Annotated[str | None, typer.Option(help="Table to validate on, with the same columns.")] = None
+    hold_out: Annotated[float, typer.Option(help="Share to validate on without --valid; 0: none.")] = 0.05
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    out: Annotated[Path, typer.Option(help="Folder for the model and the history of its training.")]
+    steps: Annotated[int | None, typer.Option(help="Train for so many updates.")] = None
+    minutes: Annotated[float | None, typer.Option(help="Train for so long; 5 where --steps is not given either.")] = (
+        None
+    )
+    batch_rows: Annotated[int, typer.Option(min=1, help="Texts, or rows of text, of a batch.")] = 16
+    length: Annotated[
+        int | None, typer.Option(min=1, help="Most tokens of a text or row; what is longer is cut or divided.")
+    ] = None
+    learning_rate: Annotated[float | None, typer.Option(help="Peak of the learning rate.")] = None
+    warmup: Annotated[int, typer.Option(help="Updates over which the learning rate rises to its peak.")] = 50
+    precision: Annotated[str, typer.Option(help="float32 or bfloat16.")] = "float32"
+    device: Annotated[str, typer.Option(help="cpu, cuda or auto.")] = "auto"
+    seed: Annotated[int, typer.Option(help="Of weights, batches and dropout.")] = 0
+    evaluate_every: Annotated[int, typer.Option(help="Steps between evaluations, each with a checkpoint.")] = 100
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in the folder.")] = False
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Begin anew where the folder holds a run.")] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdaptOptions:
+    freeze: Annotated[
+        int, typer.Option(min=0, help="Leave the embeddings and so many of the first layers as they are.")
+    ] = 0
+    lora: Annotated[
+        int | None, typer.Option(min=1, help="Train low-rank updates of this rank in place of the weights.")
+    ] = None
+    layer_decay: Annotated[
+        float | None, typer.Option(help="Each layer learns this much of the rate of the one above it, such as 0.9.")
+    ] = None
+
+
+def settings_of(run: RunOptions, watch: str | None = None) -> "TrainSettings":
+    """The settings of a training; with `watch`, a figure of which more is better decides which weights are kept."""
+    from qkv.train.settings import TrainSettings
+
+    settings = TrainSettings(
+        steps=run.steps,
+        minutes=5.0 if run.steps is None and run.minutes is None else run.minutes,
+        precision=run.precision,  # type: ignore[arg-type]  # checked by the settings
+        device=run.device,
+        seed=run.seed,
+        evaluate_every=run.evaluate_every,
+        save_every=run.evaluate_every,
+        keep=1,
+        patience=10,
+    )
+    settings.torch_device()
+    return settings if watch is None else replace(settings, watch=watch, better="higher")
+
+
+def optimizer_of(run: RunOptions, adapt: AdaptOptions, rate: float, **more: Any) -> Callable[..., Any]:
+    """AdamW with the rate that a person chose, or `rate`; lower where layers lie deeper, if asked for."""
+    from qkv.train.adapt import LayerwiseRates
+    from qkv.train.optimizers import adamw
+
+    rate = rate if run.learning_rate is None else run.learning_rate
+    if not 0 < rate < math.inf:
+        raise QkvError(f"The learning rate must be above 0 and finite, but is {rate}.")
+    rates = None if adapt.layer_decay is None else LayerwiseRates(adapt.layer_decay)
+    return partial(adamw, learning_rate=rate, rates=rates, **more)
+
+
+def lora_of(adapt: AdaptOptions) -> "LoRA | None":
+    from qkv.train.adapt import LoRA
+
+    if adapt.lora is None:
+        return None
+    if adapt.freeze:
+        raise QkvError("--lora leaves all weights as they are, so --freeze does nothing: give one of the two.")
+    return LoRA(rank=adapt.lora, alpha=2.0 * adapt.lora)
+
+
+def adapted(model: "TextModel", adapt: AdaptOptions) -> None:
+    """Freeze what is to stay, or put low-rank updates beside the weights."""
+    from qkv.train.adapt import add_lora, freeze
+
+    lora = lora_of(adapt)
+    if adapt.freeze:
+        freeze(model, embeddings=True, layers=adapt.freeze)
+    if lora is not None:
+        add_lora(model, lora)
+
+
+def fine_tuning_of(run: RunOptions, adapt: AdaptOptions, watch: str | None, reporter: "Reporter") -> "FineTuning":
+    from qkv.api.fine_tuning import FineTuning
+    from qkv.data.plan import RowCount
+    from qkv.train.schedules import Linear
+
+    return FineTuning(
+        length=run.length,
+        batching=RowCount(run.batch_rows),
+        settings=settings_of(run, watch),
+        optimizer=optimizer_of(run, adapt, 3e-5 if adapt.lora is None else 3e-4),
+        schedule=Linear(warmup=run.warmup),
+        frozen_layers=adapt.freeze,
+        lora=lora_of(adapt),
+        hold_out=0.0,
+        reporter=reporter,
+        resume=run.resume,
+        overwrite=run.overwrite,
+    )
+
+
+def loaded_reader(model: str, run: RunOptions) -> "TextReader":
+    """The model to fine-tune; its new head is random and follows the seed."""
+    import torch
+
+    from qkv.api.loading import load
+    from qkv.api.runs import check_folder
+    from qkv.generate.reader import TextReader
+
+    check_folder(run.out, run.resume, run.overwrite)
+    found = load(model, run.device)
+    if not isinstance(found, TextReader):
+        raise QkvError(f"{model} turns one text into another: this task needs a model such as BERT or GPT.")
+    torch.manual_seed(run.seed)
+    return found
+
+
+def divide(items: Sequence[Item], share: float, key: Callable[[Item], str]) -> tuple[list[Item], list[Item]]:
+    """(to train on, held out)"""
+    from qkv.api.runs import divided
+
+    return divided(items, share, key) if share else (list(items), [])
+
+
+@contextmanager
+def watched(run: RunOptions) -> Iterator[None]:
+    """Ctrl-C and a full device end as they should."""
+    import torch
+
+    from qkv.train.interrupts import Interrupted
+
+    try:
+        yield
+    except Interrupted as stopped:  # the loop has said where all is saved and how to go on
+        raise typer.Exit(stopped.exit_code) from None
+    except torch.OutOfMemoryError as error:
+        raise QkvError(
+            f"The device ran out of memory with batches of {run.batch_rows} rows: give fewer with --batch-rows, or "
+            "shorter ones with --length."
+        ) from error
+
+
+def report(out: Path, examples: Sequence[str], seen: bool, commands: Sequence[str]) -> None:
+    """What came of it: the figures, a few examples, and what to type next."""
+    from qkv.api.training import read_result
+    from qkv.train.reporter import duration, figure
+
+    result = read_result(out)
+    typer.echo(f"Trained {result.step:,} steps in {duration(result.seconds)}; {out} holds the {result.weights}.")
+    if result.figures:
+        typer.echo("Held out: " + ", ".join(f"{name} {figure(value)}" for name, value in result.figures.items()))
+    if examples:
+        typer.echo("Examples it was trained on:" if seen else "Examples it never saw:")
+        for example in examples:
+            typer.echo(f"  {example}")
+    typer.echo("Next:")
+    for command in commands:
+        typer.echo(f"  {command}")
+
+
+def quoted(*words: str | Path) -> str:
+    """As a shell takes it."""
+    return " ".join(shlex.quote(str(word)) for word in words)
+
+
+def short(text: str, most: int = 60) -> str:
+    """The beginning of a text, on one line."""
+    line = " ".join(text.split())
+    return line if len(line) <= most else line[: most - 1].rstrip() + "…"
+
+
+def wanted(said: str, right: str) -> str:
+    return said if said == right else f"{said}   (wanted: {right})"

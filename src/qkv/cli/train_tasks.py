@@ -1,0 +1,245 @@
+"""`qkv train classify`, `sentiment`, `pairs` and `tag`: a loaded model learns labels."""
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from qkv.cli.groups import with_groups
+from qkv.cli.train_options import (
+    EXAMPLES_SHOWN,
+    AdaptOptions,
+    DataOptions,
+    RunOptions,
+    divide,
+    fine_tuning_of,
+    loaded_reader,
+    quoted,
+    report,
+    short,
+    wanted,
+    watched,
+)
+from qkv.errors import QkvError
+
+if TYPE_CHECKING:
+    from qkv.data.labelled import LabelledTexts
+    from qkv.data.tagged import TaggedWords
+    from qkv.train.reporter import Reporter
+
+Model = Annotated[str, typer.Option(help="Model to fine-tune: a folder, or owner/name[@revision] on the hub.")]
+Text = Annotated[str, typer.Option(help="Column with the texts.")]
+Label = Annotated[str, typer.Option(help="Column with the labels.")]
+Metric = Annotated[
+    list[str] | None,
+    typer.Option(help="accuracy, macro-f1 or matthews; may be repeated, the first one decides which weights are kept."),
+]
+
+
+@with_groups
+def classify(
+    model: Model,
+    data: DataOptions,
+    run: RunOptions,
+    adapt: AdaptOptions,
+    text: Text = "text",
+    label: Label = "label",
+    metric: Metric = None,
+) -> None:
+    """Fine-tune a model to tell the label of a text.
+
+    \b
+    Example (after the one that `qkv train mlm --help` shows):
+      printf 'text,label\\nlet there be light,light\\nthe evening,night\\n' > labels.csv
+      printf 'he saw the light,light\\nthe darkness,night\\n' >> labels.csv
+      qkv train classify --model runs/bert --data labels.csv --steps 10 --hold-out 0 --out runs/labels
+      qkv run runs/labels 'the light was good'
+    """
+    learn_labels(model, data, run, adapt, text, None, label, metric or [])
+
+
+@with_groups
+def sentiment(
+    model: Model,
+    data: DataOptions,
+    run: RunOptions,
+    adapt: AdaptOptions,
+    text: Text = "text",
+    label: Label = "label",
+    metric: Metric = None,
+) -> None:
+    """Fine-tune a model to tell good reviews from bad ones, by the labels that your table gives them.
+
+    The same as `qkv train classify`, under the name that people look for.
+
+    \b
+    Example (after the one that `qkv train mlm --help` shows):
+      printf 'text,label\\nit was good,positive\\nit was void,negative\\n' > reviews.csv
+      printf 'very good,positive\\nwithout form,negative\\n' >> reviews.csv
+      qkv train sentiment --model runs/bert --data reviews.csv --steps 10 --hold-out 0.5 --out runs/sentiment
+      qkv run runs/sentiment 'it was very good' --json
+    """
+    learn_labels(model, data, run, adapt, text, None, label, metric or [])
+
+
+@with_groups
+def pairs(
+    model: Model,
+    data: DataOptions,
+    run: RunOptions,
+    adapt: AdaptOptions,
+    first: Annotated[str, typer.Option(help="Column with the first texts.")] = "first",
+    second: Annotated[str, typer.Option(help="Column with the second texts.")] = "second",
+    label: Label = "label",
+    metric: Metric = None,
+) -> None:
+    """Fine-tune a model to tell how two texts stand to each other: a paraphrase, an entailment, an answer.
+
+    \b
+    Example (after the one that `qkv train mlm --help` shows):
+      printf 'first\\tsecond\\tlabel\\nthe light\\tlight\\tsame\\nthe light\\tnight\\tother\\n' > pairs.tsv
+      printf 'the earth\\tearth\\tsame\\nthe earth\\tthe deep\\tother\\n' >> pairs.tsv
+      qkv train pairs --model runs/bert --data pairs.tsv --steps 10 --hold-out 0 --out runs/pairs
+      qkv run runs/pairs 'the earth' --second 'the light'
+    """
+    learn_labels(model, data, run, adapt, first, second, label, metric or [])
+
+
+@with_groups
+def tag(
+    model: Model,
+    data: DataOptions,
+    run: RunOptions,
+    adapt: AdaptOptions,
+    words: Annotated[str, typer.Option(help="Column with the words: a list, or with spaces between.")] = "words",
+    tags: Annotated[str, typer.Option(help="Column with as many tags.")] = "tags",
+    metric: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="accuracy, or of whole entities f1, precision or recall; may be repeated, the first decides."
+        ),
+    ] = None,
+) -> None:
+    """Fine-tune a model to tag every word: names, parts of speech.
+
+    \b
+    Example (after the one that `qkv train mlm --help` shows):
+      printf 'words\\ttags\\nAnd God said\\tO B-PER O\\nGod saw the light\\tB-PER O O O\\n' > tags.tsv
+      qkv train tag --model runs/bert --data tags.tsv --steps 10 --hold-out 0 --out runs/tags
+      qkv run runs/tags 'And God saw'
+    """
+    from qkv.api.figures import TAG_METRICS, TagFigures, check_metrics
+    from qkv.api.fine_tuning import fine_tune_tagger
+    from qkv.api.pairs import report_problems
+    from qkv.cli.spellings import names_of
+    from qkv.data.tagged import read_tagged
+    from qkv.train.reporter import Reporter
+
+    reporter = Reporter()
+    metrics = check_metrics(metric or [], TAG_METRICS)
+    how = fine_tuning_of(run, adapt, metrics[0] if metrics else None, reporter)
+
+    def read(path: str, format: str | None, classes: tuple[str, ...] | None) -> "TaggedWords":
+        found = read_tagged(
+            path, words_column=words, tags_column=tags, classes=classes, names=names_of(data.names), format=format
+        )
+        report_problems(found.problems, reporter.say)
+        return found
+
+    known = read(data.data, data.format, None)
+    if data.valid is not None:
+        held = read(data.valid, None, known.names)
+    else:
+        rows = list(zip(known.words, known.tags, strict=True))
+        to_train, to_validate = divide(rows, data.hold_out, key=lambda row: " ".join(row[0]))
+        known, held = (
+            replace(known, words=[row[0] for row in some], tags=[row[1] for row in some])
+            for some in (to_train, to_validate)
+        )
+    needs_held(metrics, held.words)
+    reader = loaded_reader(model, run)
+    with watched(run):
+        tagger = fine_tune_tagger(
+            reader, known, run.out, valid=held, how=how, evaluate=TagFigures(held, metrics) if metrics else None
+        )
+    shown = [" ".join(row) for row in (held.words or known.words)[:EXAMPLES_SHOWN]]
+    examples = [" ".join(f"{one.word}/{one.label}" for one in found) for found in tagger.run(shown)]
+    report(run.out, examples, not held.words, [f"qkv run {quoted(run.out, short(shown[0]))}"])
+
+
+def learn_labels(
+    model: str,
+    data: DataOptions,
+    run: RunOptions,
+    adapt: AdaptOptions,
+    text: str,
+    second: str | None,
+    label: str,
+    metric: list[str],
+) -> None:
+    from qkv.api.figures import LABEL_METRICS, LabelFigures, check_metrics
+    from qkv.api.fine_tuning import fine_tune_classifier
+    from qkv.train.reporter import Reporter
+
+    reporter = Reporter()
+    metrics = check_metrics(metric, list(LABEL_METRICS))
+    how = fine_tuning_of(run, adapt, metrics[0] if metrics else None, reporter)
+    known, held = read_labels(data, text, second, label, reporter)
+    needs_held(metrics, held.texts)
+    reader = loaded_reader(model, run)
+    with watched(run):
+        classifier = fine_tune_classifier(
+            reader, known, run.out, valid=held, how=how, evaluate=LabelFigures(held, metrics) if metrics else None
+        )
+    shown = held if held.texts else known
+    seconds = None if shown.seconds is None else shown.seconds[:EXAMPLES_SHOWN]
+    said = classifier.run(shown.texts[:EXAMPLES_SHOWN], seconds)
+    beside = [""] * len(said) if seconds is None else [f" | {short(each)}" for each in seconds]
+    examples = [
+        f"{short(text)}{other} → {wanted(found.label, right)}"
+        for text, other, found, right in zip(shown.texts, beside, said, shown.labels, strict=False)
+    ]
+    pair = "" if seconds is None else f" --second {quoted(short(seconds[0]))}"
+    commands = [
+        f"qkv run {quoted(run.out, short(shown.texts[0]))}{pair}",
+        f"qkv look {quoted(run.out, short(shown.texts[0]))} --html look.html",
+    ]
+    report(run.out, examples, not held.texts, commands)
+
+
+def read_labels(
+    data: DataOptions, text: str, second: str | None, label: str, reporter: "Reporter"
+) -> tuple["LabelledTexts", "LabelledTexts"]:
+    """(to train on, held out); the labels of both are those of the data to train on."""
+    from qkv.api.pairs import report_problems
+    from qkv.cli.spellings import names_of
+    from qkv.data.labelled import read_labelled
+
+    def read(path: str, format: str | None, classes: tuple[str, ...] | None) -> "LabelledTexts":
+        found = read_labelled(
+            path,
+            text=text,
+            second=second,
+            label_column=label,
+            classes=classes,
+            names=names_of(data.names),
+            format=format,
+        )
+        report_problems(found.problems, reporter.say)
+        return found
+
+    known = read(data.data, data.format, None)
+    if data.valid is not None:
+        return known, read(data.valid, None, known.names)
+    seconds = known.seconds if known.seconds is not None else [""] * len(known.texts)
+    rows = list(zip(known.texts, seconds, known.labels, strict=True))
+    parts = []
+    for some in divide(rows, data.hold_out, key=lambda row: row[0]):
+        beside = None if known.seconds is None else [row[1] for row in some]
+        parts.append(replace(known, texts=[row[0] for row in some], seconds=beside, labels=[row[2] for row in some]))
+    return parts[0], parts[1]
+
+
+def needs_held(metrics: list[str], held: list[object] | list[str] | list[list[str]]) -> None:
+    if metrics and not held:
+        raise QkvError("A metric needs data to be measured on: give --valid, or --hold-out above 0.")

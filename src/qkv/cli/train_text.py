@@ -1,0 +1,245 @@
+"""`qkv train lm` and `qkv train mlm`: models of running text."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from qkv.cli.groups import flag, given, with_groups
+from qkv.cli.train_options import (
+    AdaptOptions,
+    RunOptions,
+    adapted,
+    optimizer_of,
+    quoted,
+    report,
+    settings_of,
+    short,
+    watched,
+)
+from qkv.errors import QkvError
+
+if TYPE_CHECKING:
+    from qkv.api.choices import Sizes
+    from qkv.train.reporter import Reporter
+
+WORDS = 3  # of a text, to begin another with
+
+
+@dataclass(frozen=True, kw_only=True)
+class CorpusOptions:
+    data: Annotated[
+        str,
+        typer.Option(help="A .txt file or a table: a file, a folder of files, or - for standard input."),
+    ]
+    text: Annotated[str, typer.Option(help="Column with the texts, where the data is a table.")] = "text"
+    format: Annotated[
+        str | None, typer.Option(help="tsv, csv, jsonl or parquet, where no file name tells; - is plain text without.")
+    ] = None
+    blank_lines: Annotated[
+        bool, typer.Option("--blank-lines", help="Blank lines divide a text file into documents.")
+    ] = False
+    valid: Annotated[str | None, typer.Option(help="Text to validate on, of the same form.")] = None
+    hold_out: Annotated[float, typer.Option(help="Share to validate on without --valid; 0: none.")] = 0.05
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewModelOptions:
+    model: Annotated[str | None, typer.Option(help="Model to train further; by default a new one.")] = None
+    family: Annotated[str | None, typer.Option(help="Family of a new model; `qkv models` lists them.")] = None
+    size: Annotated[
+        str | None, typer.Option(help="Of a new model: a named size or changes to the small one: width=128,layers=2")
+    ] = None
+    tokenizer: Annotated[
+        str | None, typer.Option(help="Of a new model: a kind, a kind and the most tokens, or a tokenizer.json.")
+    ] = None
+
+
+@with_groups
+def lm(corpus: CorpusOptions, new: NewModelOptions, run: RunOptions, adapt: AdaptOptions) -> None:
+    """Train a language model: it learns to go on with texts.
+
+    Each file, row of a table or, with --blank-lines, paragraph is a document of its own. Without --model a small GPT-2
+    with 8,000 byte-pair pieces is trained from random weights.
+
+    \b
+    Example:
+      printf 'In the beginning God created the heaven and the earth.\\n\\n' > verses.txt
+      printf 'And God said, Let there be light: and there was light.\\n\\n' >> verses.txt
+      printf 'And God saw the light, that it was good.\\n' >> verses.txt
+      qkv train lm --data verses.txt --blank-lines --tokenizer bpe:300 \\
+        --size width=32,hidden=64,layers=1 --length 32 --steps 30 --hold-out 0.3 --out runs/verses
+    """
+
+    from qkv.api.choices import NewTokenizer
+    from qkv.api.language import train_language_model
+    from qkv.cli.spellings import tokenizer_of
+    from qkv.data.plan import RowCount
+    from qkv.models.head_choice import HeadChoice
+    from qkv.train.reporter import Reporter
+    from qkv.train.schedules import Cosine
+
+    settings = settings_of(run)
+    optimizer = optimizer_of(run, adapt, 1e-3 if new.model is None else 1e-4, betas=(0.9, 0.95), weight_decay=0.1)
+    length = run.length or 256
+    model = further(new, run, adapt, HeadChoice("language"))
+    tokenizer = tokenizer_of(new.tokenizer) if new.tokenizer else NewTokenizer("bpe", 8000)
+    sizes = new_sizes(new, "gpt2", length)
+    reporter = Reporter()
+    texts, valid = read_corpus(corpus, reporter)
+    with watched(run):
+        writer = train_language_model(
+            texts,
+            run.out,
+            valid=valid,
+            hold_out=corpus.hold_out,
+            model=model,
+            tokenizer=tokenizer,
+            family=new.family or "gpt2",
+            sizes=sizes,
+            length=length,
+            batching=RowCount(run.batch_rows),
+            settings=settings,
+            optimizer=optimizer,
+            schedule=Cosine(warmup=run.warmup, floor=0.1),
+            reporter=reporter,
+            resume=run.resume,
+            overwrite=run.overwrite,
+        )
+    window = writer.model.longest or 256
+    prompt = " ".join(texts[0].split()[:WORDS])
+    most = max(1, min(60, window - len(writer.encode(prompt))))
+    commands = [
+        f"qkv run {quoted(run.out, prompt)} --max-tokens {most} --temperature 0.8",
+        f"qkv look {quoted(run.out, ' '.join(texts[0].split()[:8]))} --html look.html",
+    ]
+    report(run.out, [], seen=True, commands=commands)
+
+
+@with_groups
+def mlm(
+    corpus: CorpusOptions,
+    new: NewModelOptions,
+    run: RunOptions,
+    adapt: AdaptOptions,
+    next_sentence: Annotated[
+        bool, typer.Option("--next-sentence", help="Also learn whether one segment follows another, as BERT did.")
+    ] = False,
+    hidden: Annotated[float, typer.Option(help="Share of the tokens that are hidden.")] = 0.15,
+    whole_words: Annotated[bool, typer.Option("--whole-words", help="Hide all pieces of a word at once.")] = False,
+    cased: Annotated[
+        bool, typer.Option("--cased", help="Of a new model: keep capitals; by default all letters become small.")
+    ] = False,
+) -> None:
+    """Train a masked model as BERT was: it learns what hidden words were, and looks both ways for it.
+
+    Each file, row of a table or, with --blank-lines, paragraph is a document of its own. Without --model a small BERT
+    with 8,000 word pieces is trained from random weights. What comes of it can be fine-tuned: `qkv train sentiment`.
+
+    \b
+    Example (after the one that `qkv train lm --help` shows):
+      qkv train mlm --data verses.txt --blank-lines --tokenizer wordpiece:200 \\
+        --size width=32,hidden=64,layers=1 --length 32 --steps 30 --hold-out 0 --out runs/bert
+      qkv run runs/bert 'and god saw the <mask>, that it was good.' --n-best 2
+    """
+    from dataclasses import replace
+
+    from qkv.api.choices import NewTokenizer
+    from qkv.api.encoders import Hiding, pretrain_encoder
+    from qkv.cli.spellings import tokenizer_of
+    from qkv.data.plan import RowCount
+    from qkv.models.head_choice import HeadChoice
+    from qkv.train.reporter import Reporter
+    from qkv.train.schedules import Linear
+
+    settings = settings_of(run)
+    optimizer = optimizer_of(run, adapt, 5e-4 if new.model is None else 1e-4, betas=(0.9, 0.98))
+    length = run.length or 128
+    model = further(new, run, adapt, HeadChoice("pretraining" if next_sentence else "masked"))
+    tokenizer = tokenizer_of(new.tokenizer or "wordpiece:8000")
+    if isinstance(tokenizer, NewTokenizer):
+        tokenizer = replace(tokenizer, lowercase=not cased)
+    if cased and (new.model is not None or not isinstance(tokenizer, NewTokenizer)):
+        raise QkvError("--cased is for a new tokenizer: one that is there says itself what becomes of capitals.")
+    sizes = new_sizes(new, "bert", length)
+    reporter = Reporter()
+    texts, valid = read_corpus(corpus, reporter)
+    with watched(run):
+        filler = pretrain_encoder(
+            texts,
+            run.out,
+            next_sentence=next_sentence,
+            valid=valid,
+            hold_out=corpus.hold_out,
+            model=model,
+            tokenizer=tokenizer,
+            family=new.family or "bert",
+            sizes=sizes,
+            length=length,
+            hiding=Hiding(hidden, whole_words),
+            batching=RowCount(run.batch_rows),
+            settings=settings,
+            optimizer=optimizer,
+            schedule=Linear(warmup=run.warmup),
+            reporter=reporter,
+            resume=run.resume,
+            overwrite=run.overwrite,
+        )
+    words = texts[0].split()[:8]
+    example = " ".join([*words[:-1], filler.tokenizer.roles["mask"]])
+    commands = [
+        f"qkv run {quoted(run.out, example)}",
+        f"qkv train sentiment --model {quoted(run.out)} --data reviews.csv --out runs/sentiment",
+    ]
+    report(run.out, [], seen=True, commands=commands)
+
+
+def further(new: NewModelOptions, run: RunOptions, adapt: AdaptOptions, head: Any) -> Any:
+    """The model to train further, frozen or with updates as asked for; None where a new one is to be made."""
+    from qkv.api.loading import load
+    from qkv.api.runs import check_folder
+
+    check_folder(run.out, run.resume, run.overwrite)
+    if new.model is None:
+        if adapting := given(adapt):
+            raise QkvError(f"{flag(adapting[0])} is for a model that knows something: name it with --model.")
+        return None
+    if own := [name for name in given(new) if name != "model"]:
+        raise QkvError(f"A model that is trained further keeps its {own[0]}: give --model or {flag(own[0])}.")
+    found = load(new.model, run.device, head)
+    adapted(found.model, adapt)
+    return found
+
+
+def new_sizes(new: NewModelOptions, family: str, length: int) -> "Sizes":
+    """The sizes of a new model, which reads as long texts as it is trained on, or as a published size reads."""
+    from qkv.cli.spellings import sizes_of
+
+    if new.model is not None or new.size is None:
+        return "small" if new.model is not None else {}
+    values = sizes_of(new.family or family, new.size)
+    if "positions" in values and "positions=" not in new.size:
+        small = new.size.startswith("small") or "=" in new.size.partition(",")[0]
+        values["positions"] = length if small else max(length, values["positions"])
+    return values
+
+
+def read_corpus(corpus: CorpusOptions, reporter: "Reporter") -> tuple[list[str], list[str] | None]:
+    """(documents to train on, documents to validate on); None: some are held out, or none."""
+    from qkv.api.pairs import report_problems
+    from qkv.data.documents import read_documents
+
+    def read(path: str) -> list[str]:
+        found = read_documents(path, column=corpus.text, format=corpus.format, blank_lines_divide=corpus.blank_lines)
+        report_problems(found.problems, reporter.say)
+        return found.texts
+
+    texts = read(corpus.data)
+    if corpus.valid is not None:
+        return texts, read(corpus.valid)
+    if corpus.hold_out and len(set(texts)) < 2:
+        raise QkvError(
+            f"{corpus.data} is a single document ({short(texts[0], 30)!r}), of which none can be held out: divide it "
+            "with --blank-lines, give --valid, or --hold-out 0."
+        )
+    return texts, None
