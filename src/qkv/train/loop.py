@@ -77,6 +77,7 @@ class _Loop:
         self.settings, self.run, self.optimizer = settings, run, optimizer
         self.schedule, self.evaluate, self.reporter = schedule, evaluate, reporter
         self.stepper = Stepper(model, objective, optimizer, settings, flops_per_token)
+        self.counted: str = getattr(objective, "counts", "tokens")
         run.begin(
             {
                 "train": asdict(settings),
@@ -162,7 +163,7 @@ class _Loop:
     def _close_window(self, rate: float) -> None:
         state = self.state
         record = {"kind": "train", "step": state.step, "tokens": state.tokens, "flops": state.flops}
-        self._publish(self.meter.close_window({**record, "learning_rate": rate}))
+        self._publish(self.meter.close_window({**record, "counted": self.counted, "learning_rate": rate}))
 
     def _publish(self, records: list[dict[str, Any]]) -> None:
         for record in records:

@@ -38,7 +38,7 @@ class Reporter:
             [
                 f"step {record['step']:,}",
                 f"loss {figure(record['loss'])}",
-                f"{short(record['tokens_per_second'])} tokens/s",
+                f"{short(record['tokens_per_second'])} {record.get('counted', 'tokens')}/s",
                 f"rate {record['learning_rate']:.2e}",
                 f"{duration(left)} left",
             ]

@@ -4,6 +4,7 @@ Shapes: b groups, g texts of a group, d width, c candidates.
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -22,6 +23,8 @@ from qkv.train.objectives.reading import answer
 class ContrastiveLoss:
     """Which of all the second (third, …) texts of the batch belongs to the first: those of the other groups are the
     wrong answers [henderson2017 §4.4], cosines times `scale` the logits."""
+
+    counts: ClassVar[str] = "groups"
 
     scale: float = 20.0
 
@@ -44,6 +47,8 @@ class ContrastiveLoss:
 class CosineLoss:
     """Squared distance between the cosine of two texts and the number that says how alike they are. [reimers2019 §3]"""
 
+    counts: ClassVar[str] = "groups"
+
     def __call__(self, model: TextModel, batch: GroupBatch) -> Loss:
         return self.measure(model, batch)["loss"]
 
@@ -56,6 +61,8 @@ class CosineLoss:
 @dataclass(frozen=True, kw_only=True)
 class TripletLoss:
     """max(|a − p| − |a − n| + margin, 0): an anchor is nearer to its like than to another text. [reimers2019 §3]"""
+
+    counts: ClassVar[str] = "groups"
 
     margin: float = 1.0
 
@@ -92,6 +99,8 @@ class PairClassifier(nn.Module):
 @dataclass(frozen=True)
 class PairClassLoss:
     """Cross-entropy of the class of two texts, such as entailment, decided from their embeddings. [reimers2019 §3]"""
+
+    counts: ClassVar[str] = "groups"
 
     def __call__(self, model: PairClassifier, batch: GroupBatch) -> Loss:
         return self.measure(model, batch)["loss"]

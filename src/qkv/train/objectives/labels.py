@@ -4,6 +4,7 @@ Shapes: b rows, s slots, c classes.
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -24,6 +25,8 @@ from qkv.train.objectives.reading import answer
 @dataclass(frozen=True, kw_only=True)
 class ClassificationLoss:
     """Cross-entropy of the class of each text; `weights` make rare classes count more."""
+
+    counts: ClassVar[str] = "texts"
 
     smoothing: float = 0.0
     weights: tuple[float, ...] | None = None  # one a class
@@ -49,6 +52,8 @@ class ClassificationLoss:
 class TagLoss:
     """Cross-entropy of the tag of each word, read at its first piece. [devlin2019 §5.3]"""
 
+    counts: ClassVar[str] = "words"
+
     smoothing: float = 0.0
     weights: tuple[float, ...] | None = None  # one a tag
 
@@ -73,6 +78,8 @@ class TagLoss:
 class RegressionLoss:
     """Squared distance between a number and the one logit of a text."""
 
+    counts: ClassVar[str] = "texts"
+
     def __call__(self, model: TextModel, batch: ValueBatch) -> Loss:
         return self.measure(model, batch)["loss"]
 
@@ -87,6 +94,8 @@ class RegressionLoss:
 @dataclass(frozen=True)
 class SpanLoss:
     """Cross-entropy of the token where an answer begins and of the one where it ends, half each. [devlin2019 §4.2]"""
+
+    counts: ClassVar[str] = "questions"
 
     def __call__(self, model: TextModel, batch: SpanBatch) -> Loss:
         return self.measure(model, batch)["loss"]

@@ -24,7 +24,10 @@ class Batch(Protocol):
 
 
 class Objective(Protocol):
-    """Maps a model and a batch to the loss that the loop makes small."""
+    """Maps a model and a batch to the loss that the loop makes small.
+
+    What it counts are tokens, unless it has an attribute `counts` that says otherwise, such as "texts".
+    """
 
     def __call__(self, model: Any, batch: Any) -> Loss: ...
 

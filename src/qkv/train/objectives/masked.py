@@ -4,6 +4,7 @@ Shapes: b rows, s slots, m hidden tokens of the batch, d width, v vocabulary.
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -23,6 +24,8 @@ from qkv.train.objectives.reading import read
 @dataclass(frozen=True, kw_only=True)
 class MaskedLoss:
     """Cross-entropy of the hidden tokens; the head sees no others."""
+
+    counts: ClassVar[str] = "hidden tokens"
 
     smoothing: float = 0.0
 
@@ -46,6 +49,8 @@ class MaskedLoss:
 @dataclass(frozen=True, kw_only=True)
 class PretrainingLoss:
     """Both of BERT's questions: the mean over hidden tokens plus the mean over pairs of segments. [devlin2019 §A.2]"""
+
+    counts: ClassVar[str] = "hidden tokens"
 
     smoothing: float = 0.0
 
