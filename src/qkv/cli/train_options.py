@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from qkv.train.settings import TrainSettings
 
 EXAMPLES_SHOWN = 5
+WARMUP = 50  # steps at most, where a person does not say
 Item = TypeVar("Item")
 
 
@@ -45,8 +46,12 @@ class RunOptions:
     length: Annotated[
         int | None, typer.Option(min=1, help="Most tokens of a text or row; what is longer is cut or divided.")
     ] = None
-    learning_rate: Annotated[float | None, typer.Option(help="Peak of the learning rate.")] = None
-    warmup: Annotated[int, typer.Option(help="Updates over which the learning rate rises to its peak.")] = 50
+    learning_rate: Annotated[
+        float | None, typer.Option(help="Peak of the learning rate; by default what suits the task.")
+    ] = None
+    warmup: Annotated[
+        int | None, typer.Option(help="Updates over which the rate rises; 50, or a tenth of --steps if that is less.")
+    ] = None
     precision: Annotated[str, typer.Option(help="float32 or bfloat16.")] = "float32"
     device: Annotated[str, typer.Option(help="cpu, cuda or auto.")] = "auto"
     seed: Annotated[int, typer.Option(help="Of weights, batches and dropout.")] = 0
@@ -85,6 +90,12 @@ def settings_of(run: RunOptions, watch: str | None = None) -> "TrainSettings":
     )
     settings.torch_device()
     return settings if watch is None else replace(settings, watch=watch, better="higher")
+
+
+def warmup_of(run: RunOptions) -> int:
+    if run.warmup is not None:
+        return run.warmup
+    return WARMUP if run.steps is None else min(WARMUP, run.steps // 10)
 
 
 def optimizer_of(run: RunOptions, adapt: AdaptOptions, rate: float, **more: Any) -> Callable[..., Any]:
@@ -130,7 +141,7 @@ def fine_tuning_of(run: RunOptions, adapt: AdaptOptions, watch: str | None, repo
         batching=RowCount(run.batch_rows),
         settings=settings_of(run, watch),
         optimizer=optimizer_of(run, adapt, 3e-5 if adapt.lora is None else 3e-4),
-        schedule=Linear(warmup=run.warmup),
+        schedule=Linear(warmup=warmup_of(run)),
         frozen_layers=adapt.freeze,
         lora=lora_of(adapt),
         hold_out=0.0,
@@ -208,6 +219,11 @@ def short(text: str, most: int = 60) -> str:
     """The beginning of a text, on one line."""
     line = " ".join(text.split())
     return line if len(line) <= most else line[: most - 1].rstrip() + "…"
+
+
+def beginning(text: str, words: int = 8) -> str:
+    """A few words to give to a command."""
+    return " ".join(text.split()[:words])
 
 
 def wanted(said: str, right: str) -> str:

@@ -10,6 +10,7 @@ from qkv.cli.train_options import (
     AdaptOptions,
     DataOptions,
     RunOptions,
+    beginning,
     divide,
     fine_tuning_of,
     loaded_reader,
@@ -47,7 +48,8 @@ def answer(
     Example (after the one that `qkv train mlm --help` shows):
       printf '{"question": "what was?", "context": "and there was light", "answer": "light"}\\n' > asked.jsonl
       printf '{"question": "who saw?", "context": "and God saw the light", "answer": "God"}\\n' >> asked.jsonl
-      qkv train answer --model runs/bert --data asked.jsonl --steps 10 --hold-out 0 --out runs/answers
+      qkv train answer --model runs/bert --data asked.jsonl --learning-rate 0.01 \\
+        --steps 40 --hold-out 0 --out runs/answers
       qkv run runs/answers 'who said?' --context 'And God said, Let there be light' --json
     """
     from qkv.api.figures import ANSWER_METRICS, AnswerFigures, check_metrics
@@ -91,7 +93,7 @@ def answer(
         f"{short(one.question)} → {wanted(short(found.text) or NONE, answer)}"
         for one, found, answer in zip(shown, said, right, strict=True)
     ]
-    command = f"qkv run {quoted(run.out, shown[0].question)} --context {quoted(short(shown[0].context, 200))}"
+    command = f"qkv run {quoted(run.out, shown[0].question)} --context {quoted(beginning(shown[0].context, 40))}"
     report(run.out, examples, not held, [command])
 
 
@@ -119,7 +121,8 @@ def embed(
     \b
     Example (after the one that `qkv train mlm --help` shows):
       printf 'first\\tsecond\\nthe light\\tlight\\nthe earth\\tearth\\nthe deep\\tdeep\\n' > alike.tsv
-      qkv train embed --model runs/bert --data alike.tsv --steps 10 --hold-out 0 --out runs/vectors
+      qkv train embed --model runs/bert --data alike.tsv --learning-rate 0.01 \\
+        --steps 40 --hold-out 0 --out runs/vectors
       qkv run runs/vectors light earth --similar 'the light'
     """
     from qkv.api.figures import SIMILARITY_METRICS, SimilarityFigures, check_metrics
@@ -175,5 +178,5 @@ def embed(
     shown = [row[0] for row in (held or known)[:EXAMPLES_SHOWN]]
     cosines = encoder.similarities([one[0] for one in shown], [one[1] for one in shown]).diagonal().tolist()
     examples = [f"{short(one[0])} | {short(one[1])} → {cosine:.3f}" for one, cosine in zip(shown, cosines, strict=True)]
-    command = f"qkv run {quoted(run.out, short(shown[0][0]))} --similar {quoted(short(shown[0][1]))}"
+    command = f"qkv run {quoted(run.out, beginning(shown[0][0]))} --similar {quoted(beginning(shown[0][1]))}"
     report(run.out, examples, not held, [command])

@@ -11,6 +11,7 @@ from qkv.cli.train_options import (
     AdaptOptions,
     DataOptions,
     RunOptions,
+    beginning,
     divide,
     fine_tuning_of,
     loaded_reader,
@@ -52,7 +53,8 @@ def classify(
     Example (after the one that `qkv train mlm --help` shows):
       printf 'text,label\\nlet there be light,light\\nthe evening,night\\n' > labels.csv
       printf 'he saw the light,light\\nthe darkness,night\\n' >> labels.csv
-      qkv train classify --model runs/bert --data labels.csv --steps 10 --hold-out 0 --out runs/labels
+      qkv train classify --model runs/bert --data labels.csv --learning-rate 0.01 \\
+        --steps 40 --hold-out 0 --out runs/labels
       qkv run runs/labels 'the light was good'
     """
     learn_labels(model, data, run, adapt, text, None, label, metric or [])
@@ -74,9 +76,10 @@ def sentiment(
 
     \b
     Example (after the one that `qkv train mlm --help` shows):
-      printf 'text,label\\nit was good,positive\\nit was void,negative\\n' > reviews.csv
-      printf 'very good,positive\\nwithout form,negative\\n' >> reviews.csv
-      qkv train sentiment --model runs/bert --data reviews.csv --steps 10 --hold-out 0.5 --out runs/sentiment
+      printf 'text,label\\nit was good,positive\\nit was void,negative\\nvery good,positive\\n' > reviews.csv
+      printf 'without form,negative\\nso good,positive\\nthe void,negative\\n' >> reviews.csv
+      qkv train sentiment --model runs/bert --data reviews.csv --learning-rate 0.01 \\
+        --steps 40 --hold-out 0.2 --out runs/sentiment
       qkv run runs/sentiment 'it was very good' --json
     """
     learn_labels(model, data, run, adapt, text, None, label, metric or [])
@@ -99,7 +102,8 @@ def pairs(
     Example (after the one that `qkv train mlm --help` shows):
       printf 'first\\tsecond\\tlabel\\nthe light\\tlight\\tsame\\nthe light\\tnight\\tother\\n' > pairs.tsv
       printf 'the earth\\tearth\\tsame\\nthe earth\\tthe deep\\tother\\n' >> pairs.tsv
-      qkv train pairs --model runs/bert --data pairs.tsv --steps 10 --hold-out 0 --out runs/pairs
+      qkv train pairs --model runs/bert --data pairs.tsv --learning-rate 0.01 \\
+        --steps 40 --hold-out 0 --out runs/pairs
       qkv run runs/pairs 'the earth' --second 'the light'
     """
     learn_labels(model, data, run, adapt, first, second, label, metric or [])
@@ -125,7 +129,8 @@ def tag(
     \b
     Example (after the one that `qkv train mlm --help` shows):
       printf 'words\\ttags\\nAnd God said\\tO B-PER O\\nGod saw the light\\tB-PER O O O\\n' > tags.tsv
-      qkv train tag --model runs/bert --data tags.tsv --steps 10 --hold-out 0 --out runs/tags
+      qkv train tag --model runs/bert --data tags.tsv --learning-rate 0.01 \\
+        --steps 40 --hold-out 0 --out runs/tags
       qkv run runs/tags 'And God saw'
     """
     from qkv.api.figures import TAG_METRICS, TagFigures, check_metrics
@@ -164,7 +169,7 @@ def tag(
         )
     shown = [" ".join(row) for row in (held.words or known.words)[:EXAMPLES_SHOWN]]
     examples = [" ".join(f"{one.word}/{one.label}" for one in found) for found in tagger.run(shown)]
-    report(run.out, examples, not held.words, [f"qkv run {quoted(run.out, short(shown[0]))}"])
+    report(run.out, examples, not held.words, [f"qkv run {quoted(run.out, beginning(shown[0]))}"])
 
 
 def learn_labels(
@@ -199,10 +204,10 @@ def learn_labels(
         f"{short(text)}{other} → {wanted(found.label, right)}"
         for text, other, found, right in zip(shown.texts, beside, said, shown.labels, strict=False)
     ]
-    pair = "" if seconds is None else f" --second {quoted(short(seconds[0]))}"
+    pair = "" if seconds is None else f" --second {quoted(beginning(seconds[0]))}"
     commands = [
-        f"qkv run {quoted(run.out, short(shown.texts[0]))}{pair}",
-        f"qkv look {quoted(run.out, short(shown.texts[0]))} --html look.html",
+        f"qkv run {quoted(run.out, beginning(shown.texts[0]))}{pair}",
+        f"qkv look {quoted(run.out, beginning(shown.texts[0]))} --html look.html",
     ]
     report(run.out, examples, not held.texts, commands)
 

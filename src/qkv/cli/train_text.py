@@ -10,11 +10,13 @@ from qkv.cli.train_options import (
     AdaptOptions,
     RunOptions,
     adapted,
+    beginning,
     optimizer_of,
     quoted,
     report,
     settings_of,
     short,
+    warmup_of,
     watched,
 )
 from qkv.errors import QkvError
@@ -68,7 +70,7 @@ def lm(corpus: CorpusOptions, new: NewModelOptions, run: RunOptions, adapt: Adap
       printf 'And God said, Let there be light: and there was light.\\n\\n' >> verses.txt
       printf 'And God saw the light, that it was good.\\n' >> verses.txt
       qkv train lm --data verses.txt --blank-lines --tokenizer bpe:300 \\
-        --size width=32,hidden=64,layers=1 --length 32 --steps 30 --hold-out 0.3 --out runs/verses
+        --size width=32,hidden=64,layers=1 --length 32 --steps 60 --hold-out 0.3 --out runs/verses
     """
 
     from qkv.api.choices import NewTokenizer
@@ -101,17 +103,17 @@ def lm(corpus: CorpusOptions, new: NewModelOptions, run: RunOptions, adapt: Adap
             batching=RowCount(run.batch_rows),
             settings=settings,
             optimizer=optimizer,
-            schedule=Cosine(warmup=run.warmup, floor=0.1),
+            schedule=Cosine(warmup=warmup_of(run), floor=0.1),
             reporter=reporter,
             resume=run.resume,
             overwrite=run.overwrite,
         )
     window = writer.model.longest or 256
-    prompt = " ".join(texts[0].split()[:WORDS])
+    prompt = beginning(texts[0], WORDS)
     most = max(1, min(60, window - len(writer.encode(prompt))))
     commands = [
         f"qkv run {quoted(run.out, prompt)} --max-tokens {most} --temperature 0.8",
-        f"qkv look {quoted(run.out, ' '.join(texts[0].split()[:8]))} --html look.html",
+        f"qkv look {quoted(run.out, beginning(texts[0]))} --html look.html",
     ]
     report(run.out, [], seen=True, commands=commands)
 
@@ -139,7 +141,7 @@ def mlm(
     \b
     Example (after the one that `qkv train lm --help` shows):
       qkv train mlm --data verses.txt --blank-lines --tokenizer wordpiece:200 \\
-        --size width=32,hidden=64,layers=1 --length 32 --steps 30 --hold-out 0 --out runs/bert
+        --size width=32,hidden=64,layers=1 --length 32 --steps 60 --hold-out 0 --out runs/bert
       qkv run runs/bert 'and god saw the <mask>, that it was good.' --n-best 2
     """
     from dataclasses import replace
@@ -180,16 +182,15 @@ def mlm(
             batching=RowCount(run.batch_rows),
             settings=settings,
             optimizer=optimizer,
-            schedule=Linear(warmup=run.warmup),
+            schedule=Linear(warmup=warmup_of(run)),
             reporter=reporter,
             resume=run.resume,
             overwrite=run.overwrite,
         )
-    words = texts[0].split()[:8]
-    example = " ".join([*words[:-1], filler.tokenizer.roles["mask"]])
+    example = f"{beginning(texts[0])} {filler.tokenizer.roles['mask']}"
     commands = [
         f"qkv run {quoted(run.out, example)}",
-        f"qkv train sentiment --model {quoted(run.out)} --data reviews.csv --out runs/sentiment",
+        f"qkv look {quoted(run.out, beginning(texts[0]))} --html look.html",
     ]
     report(run.out, [], seen=True, commands=commands)
 
