@@ -25,6 +25,7 @@ from qkv.generate.reader import TOKENIZER_FILE
 from qkv.generate.readers import MaskFiller
 from qkv.models.head_choice import HeadChoice
 from qkv.train.flops import flops_per_counted_token
+from qkv.train.objectives.loss import Objective
 from qkv.train.objectives.masked import MaskedLoss, PretrainingLoss
 from qkv.train.optimizers import adamw
 from qkv.train.reporter import Reporter
@@ -67,6 +68,7 @@ def pretrain_encoder(
     hiding: Hiding = Hiding(),  # noqa: B008 (frozen)
     batching: Batching = RowCount(16),  # noqa: B008 (frozen)
     settings: TrainSettings = SETTINGS,
+    objective: Objective | None = None,
     optimizer: MakeOptimizer = partial(adamw, learning_rate=5e-4, betas=(0.9, 0.98)),  # noqa: B008 (never changed)
     schedule: Schedule = Linear(warmup=200),  # noqa: B008 (frozen)
     evaluate: Callable[[MaskFiller], Mapping[str, float]] | None = None,
@@ -77,7 +79,8 @@ def pretrain_encoder(
     """Pre-train an encoder on texts, each a document; it is returned, and left in `folder` with its history.
 
     With `next_sentence` rows are pairs of segments from real document order and both of BERT's questions are asked;
-    without, rows are texts in windows and only hidden tokens are. With `model` a loaded one is trained further.
+    without, rows are texts in windows and only hidden tokens are. With `model` a loaded one is trained further. Another
+    `objective` than BERT's own may be given, such as a `DistillationLoss` around it.
     """
     folder = Path(folder)
     check_folder(folder, resume, overwrite)
@@ -105,7 +108,8 @@ def pretrain_encoder(
         f"{len(to_train):,} documents to train on, {len(to_validate):,} to validate on; {network.family}, "
         f"{parameters_of(network):,} parameters. Batches in an epoch: {len(batches):,}."
     )
-    objective = PretrainingLoss() if next_sentence else MaskedLoss()
+    own = PretrainingLoss() if next_sentence else MaskedLoss()
+    objective = objective or own
     return run_training(
         filler,
         objective,
@@ -119,7 +123,7 @@ def pretrain_encoder(
         fingerprint=fingerprint_of_texts([*to_train, *to_validate]),
         optimizer=optimizer,
         schedule=schedule,
-        evaluate=validation(filler, objective, valid_rows, evaluate),
+        evaluate=validation(filler, own, valid_rows, evaluate),
         flops_per_token=flops_per_counted_token(network, objective, typical_batch(first, batching)),
         leave=lambda where: cutter.save(where / TOKENIZER_FILE),
         reporter=reporter,
