@@ -15,7 +15,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from qkv.api.choices import DataSettings, NewTokenizer
+    from qkv.api.encoders import pretrain_encoder
     from qkv.api.families import family_sizes
+    from qkv.api.fine_tuning import (
+        FineTuning,
+        fine_tune_answerer,
+        fine_tune_classifier,
+        fine_tune_embeddings,
+        fine_tune_tagger,
+    )
+    from qkv.api.language import train_language_model
     from qkv.api.loading import load
     from qkv.api.looking import look_at
     from qkv.api.pairs import hold_out, read_pairs
@@ -23,40 +32,76 @@ if TYPE_CHECKING:
     from qkv.api.training import read_result, train_text_to_text
     from qkv.data.tokenizer import TextTokenizer
     from qkv.errors import QkvError
+    from qkv.generate.language import Options, TextWriter
+    from qkv.generate.readers import Answerer, Classifier, MaskFiller, SentenceEncoder, Tagger
     from qkv.generate.text import TextToText
+    from qkv.models.head_choice import HeadChoice
+    from qkv.train.adapt import LoRA
     from qkv.train.settings import TrainSettings
 
 __all__ = [
+    "Answerer",
+    "Classifier",
     "DataSettings",
+    "FineTuning",
+    "HeadChoice",
+    "LoRA",
+    "MaskFiller",
     "NewTokenizer",
+    "Options",
     "QkvError",
     "Scores",
+    "SentenceEncoder",
+    "Tagger",
     "TextToText",
     "TextTokenizer",
+    "TextWriter",
     "TrainSettings",
     "family_sizes",
+    "fine_tune_answerer",
+    "fine_tune_classifier",
+    "fine_tune_embeddings",
+    "fine_tune_tagger",
     "hold_out",
     "load",
     "look_at",
+    "pretrain_encoder",
     "read_pairs",
     "read_result",
+    "train_language_model",
     "train_text_to_text",
 ]
 
 _HOMES = {
+    "Answerer": "qkv.generate.readers",
+    "Classifier": "qkv.generate.readers",
     "DataSettings": "qkv.api.choices",
+    "FineTuning": "qkv.api.fine_tuning",
+    "HeadChoice": "qkv.models.head_choice",
+    "LoRA": "qkv.train.adapt",
+    "MaskFiller": "qkv.generate.readers",
     "NewTokenizer": "qkv.api.choices",
+    "Options": "qkv.generate.language",
     "QkvError": "qkv.errors",
     "Scores": "qkv.api.scores",
+    "SentenceEncoder": "qkv.generate.readers",
+    "Tagger": "qkv.generate.readers",
     "TextToText": "qkv.generate.text",
     "TextTokenizer": "qkv.data.tokenizer",
+    "TextWriter": "qkv.generate.language",
     "TrainSettings": "qkv.train.settings",
     "family_sizes": "qkv.api.families",
+    "fine_tune_answerer": "qkv.api.fine_tuning",
+    "fine_tune_classifier": "qkv.api.fine_tuning",
+    "fine_tune_embeddings": "qkv.api.fine_tuning",
+    "fine_tune_tagger": "qkv.api.fine_tuning",
     "hold_out": "qkv.api.pairs",
     "load": "qkv.api.loading",
     "look_at": "qkv.api.looking",
+    "pretrain_encoder": "qkv.api.encoders",
     "read_pairs": "qkv.api.pairs",
     "read_result": "qkv.api.training",
+    "train_language_model": "qkv.api.language",
     "train_text_to_text": "qkv.api.training",
 }
 _ROOMS = ("errors", "files", "data", "parts", "models", "weights", "train", "generate", "look", "api", "cli")
