@@ -102,7 +102,10 @@ def write_sound_processor(folder: Path, processor: SoundFeatures) -> None:
 def _value(file: Path, key: str, value: Any, meant: type) -> Any:
     if meant is float and type(value) is int:
         value = float(value)
-    if type(value) is not meant or (meant is int and not 1 <= value <= 10**6) or (key == "std" and value <= 0):
+    fits = type(value) is meant
+    if fits and (meant is int or key == "std"):
+        fits = 0 < value <= 10**6
+    if not fits:
         must = {int: "a whole number above 0", float: "a number (a deviation above 0)", bool: "true or false"}[meant]
         raise QkvError(f"In {file}, {key} must be {must}, but is {value!r}.")
     return value

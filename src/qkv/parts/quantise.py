@@ -17,8 +17,8 @@ from qkv.parts.precision import widened
 def gumbel_choice(logits: Tensor, temperature: float) -> Tensor:
     """A random choice as a one-hot vector, with the gradient of a softmax. [… v] → [… v]
 
-    The larger a logit, the more often its entry is chosen [jang2017 eq.1]; the choice itself has no gradient, so that of
-    the softmax of the same noise takes its place [jang2017 §2.2].
+    The larger a logit, the more often its entry is chosen [jang2017 eq.1]; the choice itself has no gradient, so that
+    of the softmax of the same noise takes its place [jang2017 §2.2].
     """
     noise = -torch.empty_like(logits).exponential_().log()
     soft = ((logits + noise) / temperature).softmax(-1)  # [jang2017 eq.2]
