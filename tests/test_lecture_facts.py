@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from qkv.models import gpt1, gpt2, gpt3
+from qkv.models import gpt1, gpt2, gpt3, vit
 from qkv.models.catalogue import count_parameters
 from qkv.models.transformer import SIZES
 from qkv.parts.attention.attention import Attention, CrossAttention
@@ -114,6 +114,18 @@ def test_the_value_matrix_of_a_head_is_a_product_of_low_rank() -> None:
     (weights,) = ledger.entries["/weights"]
     expected = sum(weights[0, head] @ x[0] @ values[head].T for head in range(heads))
     torch.testing.assert_close(found[0], expected, atol=1e-5, rtol=1e-4)
+
+
+def test_a_picture_is_worth_196_words_and_a_class_token() -> None:
+    """224² in patches of 16² makes 14² = 196, with [CLS] 197 rows of 768, of 86M, 307M and 632M parameters."""
+    for size, tokens, width, millions in [("base-16", 197, 768, 86), ("large-16", 197, 1024, 307)]:
+        sizes = vit.SIZES[size]
+        with torch.device("meta"):
+            embed = vit.patch_embed(sizes, vit.PREFIXES["class"])
+        images = torch.empty(1, 3, 224, 224, device="meta")
+        assert embed(images, Context(tokens=Tokens(tokens))).shape == (1, tokens, width)
+        assert count_parameters("vit", sizes) == pytest.approx(millions * 1e6, rel=0.02)
+    assert count_parameters("vit", vit.SIZES["huge-14"]) == pytest.approx(632e6, rel=0.002)
 
 
 def test_the_sinusoid_table() -> None:

@@ -28,11 +28,16 @@ def test_a_tokenizer_that_is_there_is_taken_as_it_is() -> None:
     assert make_tokenizers(PAIRS, LETTERS, SYMBOLS) == (LETTERS, SYMBOLS)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", [name for name, family in FAMILIES.items() if family.reads == "text"])
 def test_every_family_has_a_small_size(family: str) -> None:
     sizes = choose_sizes(family, "small", LETTERS, LETTERS)
     assert sizes.vocabulary == LETTERS.size
     assert count_parameters(family, sizes) < 10_000_000
+
+
+def test_a_family_that_reads_no_text_has_no_tokenizer() -> None:
+    with pytest.raises(QkvError, match="Family vit reads images, not text"):
+        choose_sizes("vit", "small", LETTERS, LETTERS)
 
 
 def test_changes_apply_to_the_small_size() -> None:

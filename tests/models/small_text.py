@@ -13,7 +13,7 @@ from qkv.models.head_choice import HeadChoice
 from qkv.models.text_model import TextModel
 from tests.models.small import perturb, shrunk
 
-TEXT_FAMILIES = [name for name, family in FAMILIES.items() if family.heads]
+TEXT_FAMILIES = [name for name, family in FAMILIES.items() if family.heads and family.reads == "text"]
 DECODERS = [name for name in TEXT_FAMILIES if FAMILIES[name].heads[0] == "language"]
 LABELS = ("bad", "fair", "good")
 

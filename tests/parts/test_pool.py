@@ -6,7 +6,8 @@ from torch import nn
 
 from qkv.parts.attention.visibility import Tokens
 from qkv.parts.context import Context
-from qkv.parts.pool import DensePool, FirstToken, LastToken, MeanOfTokens, UnitLength
+from qkv.parts.norm import LayerNorm
+from qkv.parts.pool import DensePool, FirstToken, LastToken, MeanOfPatches, MeanOfTokens, NormedPool, UnitLength
 
 X = torch.randn(2, 4, 3, generator=torch.Generator().manual_seed(0))
 WHOLE = Context(tokens=Tokens(4))
@@ -52,3 +53,15 @@ def test_a_dense_pool_is_a_layer_over_a_pool() -> None:
     pool = DensePool(FirstToken(), 3, torch.tanh)
     expected = torch.tanh(X[:, 0] @ pool.dense.weight.T + pool.dense.bias)
     torch.testing.assert_close(pool(X, WHOLE), expected)
+
+
+def test_the_mean_of_patches_leaves_out_what_stands_before_them() -> None:
+    torch.testing.assert_close(MeanOfPatches()(X, WHOLE), X.mean(1))
+    torch.testing.assert_close(MeanOfPatches(2)(X, WHOLE), (X[:, 2] + X[:, 3]) / 2)
+
+
+@torch.no_grad()
+def test_a_normed_pool_is_a_norm_over_a_pool() -> None:
+    norm = LayerNorm(3)
+    norm.weight.normal_()
+    torch.testing.assert_close(NormedPool(FirstToken(), norm)(X, WHOLE), norm(X[:, 0]))

@@ -23,9 +23,12 @@ from qkv.parts.position import (
     Learned2D,
     Pairing,
     RelativeBuckets,
+    Resample,
     Rotary,
     Sinusoidal,
     alibi_slopes,
+    bicubic,
+    bicubic_antialiased,
     halves,
     interleaved,
     interpolated_rates,
@@ -124,9 +127,19 @@ def test_a_learned_grid_is_interpolated_bicubically(size: tuple[int, int]) -> No
     torch.testing.assert_close(found[2:], expected)
 
 
-def test_a_grid_of_one_vector_stays_that_vector() -> None:
+@pytest.mark.parametrize("size", [(6, 8), (2, 2)])
+def test_a_grid_may_be_made_coarser_from_all_that_it_covers(size: tuple[int, int]) -> None:
+    grid = Learned2D(3, 4, 6, resample=bicubic_antialiased)
+    image = grid.weight.reshape(1, 3, 4, 6).permute(0, 3, 1, 2)  # [1 d r c]
+    expected = F.interpolate(image, size, mode="bicubic", antialias=True)[0].permute(1, 2, 0).reshape(-1, 6)
+    torch.testing.assert_close(grid(*size), expected)
+    assert not torch.allclose(grid(*size), F.interpolate(image, size, mode="bicubic")[0].flatten(1).T, atol=1e-3)
+
+
+@pytest.mark.parametrize("resample", [bicubic, bicubic_antialiased])
+def test_a_grid_of_one_vector_stays_that_vector(resample: Resample) -> None:
     """The weights of an interpolation sum to one: nothing is transposed, scaled or lost."""
-    grid = Learned2D(3, 4, 6)
+    grid = Learned2D(3, 4, 6, resample=resample)
     with torch.no_grad():
         grid.weight.copy_(grid.weight[:1].expand(12, 6))
     torch.testing.assert_close(grid(7, 5), grid.weight[:1].expand(35, 6))

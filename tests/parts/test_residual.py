@@ -10,7 +10,7 @@ from qkv.parts.block import Block
 from qkv.parts.context import Context
 from qkv.parts.feedforward import MLP
 from qkv.parts.norm import LayerNorm
-from qkv.parts.residual import Admin, Parallel, PostNorm, PreNorm, profile_admin
+from qkv.parts.residual import Admin, Parallel, PathDropout, PostNorm, PreNorm, path_dropouts, profile_admin
 from qkv.parts.stack import Stack
 
 WIDTH = 6
@@ -186,3 +186,28 @@ def test_a_profile_follows_the_order_of_the_pass_not_of_registration() -> None:
     profile_admin(holder, lambda: second(first(x, CTX), CTX))
     assert (first.omega == 1).all()
     assert second.omega[0].item() == pytest.approx(3.0, rel=5e-3)
+
+
+def test_a_path_is_left_out_whole_rows_at_a_time() -> None:
+    """A row keeps everything, enlarged so that the mean stays, or nothing. [huang2016 eq.2]"""
+    x, dropout = torch.ones(20_000, 3, 2), PathDropout(0.25)
+    kept = dropout(x)
+    assert sorted(kept.unique().tolist()) == pytest.approx([0.0, 4 / 3])
+    assert (kept == kept[:, :1, :1]).all()
+    share = kept[:, 0, 0].bool().float().mean().item()
+    assert share == pytest.approx(0.75, abs=5 * (0.75 * 0.25 / 20_000) ** 0.5)
+    assert torch.equal(dropout.eval()(x), x)
+
+
+def test_a_row_whose_path_is_left_out_is_as_it_was() -> None:
+    step, x = PreNorm(norm(), MLP(WIDTH, 8), path_dropout=0.5), torch.randn(64, 4, WIDTH)
+    same = (step(x, CTX) == x).flatten(1)
+    assert same.any(1).sum() == same.all(1).sum()
+    assert 0 < same.all(1).sum() < 64
+    step.eval()
+    assert not (step(x, CTX) == x).flatten(1).all(1).any()
+
+
+def test_rates_of_paths_grow_to_the_last_layers() -> None:
+    assert path_dropouts(0.3, 4) == pytest.approx([0.0, 0.1, 0.2, 0.3])
+    assert path_dropouts(0.3, 1) == [0.0]

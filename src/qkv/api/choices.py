@@ -39,6 +39,8 @@ SMALL_SIZES: dict[str, dict[str, Any]] = {
     "t5": {
         "width": 256, "key_width": 64, "hidden": 1024, "heads": 4, "encoder_layers": 3, "decoder_layers": 3,
     },
+    "vit": {"image": 32, "patch": 4, "width": 256, "hidden": 1024, "heads": 4, "layers": 6},
+    "deit": {"image": 32, "patch": 4, "width": 256, "hidden": 1024, "heads": 4, "layers": 6},
     "rnn": {"embedding": 256, "width": 256, "alignment": 256, "maxout": 256, "dropout": 0.2},
 }  # fmt: skip
 VOCABULARIES = ("vocabulary", "source_vocabulary")  # sizes that follow from the tokenizers
@@ -85,6 +87,8 @@ def make_tokenizers(
 def choose_sizes(family: str, sizes: Sizes, source: TextTokenizer, target: TextTokenizer) -> Any:
     """The family's sizes: a named size, or changes to the small one; the vocabularies are the tokenizers'."""
     chosen = find_family(family)
+    if chosen.reads != "text":
+        raise QkvError(f"Family {family} reads {chosen.reads}, not text.")
     known = {field.name for field in fields(chosen.sizes_type)}
     values = named_sizes(chosen, sizes) if isinstance(sizes, str) else {**named_sizes(chosen, SMALL), **sizes}
     given = [name for name in VOCABULARIES if not isinstance(sizes, str) and name in sizes]

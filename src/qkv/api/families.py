@@ -31,7 +31,9 @@ def family_sizes(family: str | None = None) -> list[FamilySize]:
 
 def _described(family: Family, size: str) -> FamilySize:
     if size == SMALL:
-        sizes = family.sizes({**named_sizes(family, SMALL), "vocabulary": SMALL_VOCABULARY})
+        has_vocabulary = "vocabulary" in {field.name for field in fields(family.sizes_type)}
+        vocabulary = {"vocabulary": SMALL_VOCABULARY} if has_vocabulary else {}
+        sizes = family.sizes({**named_sizes(family, SMALL), **vocabulary})
     else:
         sizes = family.published[size]
     return FamilySize(

@@ -15,6 +15,7 @@ from qkv.errors import QkvError, nearest_or_all
 from qkv.models import (
     albert,
     bert,
+    deit,
     distilbert,
     gpt1,
     gpt2,
@@ -26,20 +27,22 @@ from qkv.models import (
     roformer,
     t5,
     transformer,
+    vit,
 )
 from qkv.models.head_choice import HeadChoice
+from qkv.models.image_model import ImageModel
 from qkv.models.sequence_to_sequence import SequenceToSequence
 from qkv.models.text_model import TextModel
 
-Model = SequenceToSequence | TextModel
+Model = SequenceToSequence | TextModel | ImageModel
 
 
 @dataclass(frozen=True)
 class Family:
     """A way to build models: its sizes as a dataclass, its builder, and the sizes published with their paper.
 
-    A family of text models has `heads` to choose from, the usual one first, and its builder takes the choice; the other
-    families turn one sequence into another, and have none.
+    A family of models of one row has `heads` to choose from, the usual one first, and its builder takes the choice; the
+    other families turn one sequence into another, and have none.
     """
 
     name: str
@@ -48,6 +51,7 @@ class Family:
     build: Callable[..., Any]
     published: Mapping[str, Any]
     heads: tuple[str, ...] = ()
+    reads: str = "text"  # or "images" or "sound"
 
     def sizes(self, values: Mapping[str, Any]) -> Any:
         """Sizes from plain values, as a configuration file holds them; an unknown or missing name is an error."""
@@ -160,6 +164,16 @@ _FAMILIES = [
         llama.SIZES,
         DECODER_HEADS,
     ),
+    Family("vit", "an encoder of the patches of a picture", vit.ViTSizes, vit.vit, vit.SIZES, vit.HEADS, "images"),
+    Family(
+        "deit",
+        "a ViT with a second token, which learns from a teacher",
+        deit.DeiTSizes,
+        deit.deit,
+        deit.SIZES,
+        deit.HEADS,
+        "images",
+    ),
 ]
 FAMILIES = {family.name: family for family in _FAMILIES}
 
@@ -188,7 +202,13 @@ def build(family: str, sizes: Any, head: HeadChoice | None = None) -> Any:
 def config_of(model: Model) -> dict[str, Any]:
     """What `config.json` says of a model."""
     config = {"format": "qkv-1", "family": model.family, "sizes": asdict(model.sizes)}
-    return config if isinstance(model, SequenceToSequence) else {**config, "head": model.head_choice.config()}
+    head = head_of(model)
+    return config if head is None else {**config, "head": head.config()}
+
+
+def head_of(model: Model) -> HeadChoice | None:
+    """The head that a model was given; None for one of a family without a choice."""
+    return model.head_choice if isinstance(model, TextModel | ImageModel) else None
 
 
 _FILLING = {

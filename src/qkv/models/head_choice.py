@@ -1,8 +1,8 @@
-"""Which head a text model gets: the question it answers, and the names of the answers."""
+"""Which head a model gets: the question it answers, and the names of the answers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,20 +17,23 @@ KINDS = {
     "masked": "what a hidden token was",
     "pretraining": "what a hidden token was, and whether two segments belong together",
     "states": "the stream itself",
-    "pooled": "the stream itself, and one vector a text beside it",
-    "classification": "one label a text",
+    "pooled": "the stream itself, and one vector a row beside it",
+    "classification": "one label a text or a picture",
+    "distilled": "one label a picture, by the class token and by what a teacher taught",
     "tokens": "one label a token",
     "spans": "where an answer begins and ends",
-    "embedding": "one vector a text",
+    "embedding": "one vector a text or a picture",
+    "projection": "one vector, in a space that texts and pictures share",
 }
-POOLS: dict[str, Callable[[], nn.Module]] = {"mean": MeanOfTokens, "first": FirstToken, "last": LastToken}
-WITH_LABELS = ("classification", "tokens")
+Pools = Mapping[str, Callable[[], nn.Module]]
+POOLS: Pools = {"mean": MeanOfTokens, "first": FirstToken, "last": LastToken}
+WITH_LABELS = ("classification", "distilled", "tokens")
 
 
 @dataclass(frozen=True)
 class HeadChoice:
     kind: str
-    labels: tuple[str, ...] = ()  # of classification and tokens, in the order of the logits
+    labels: tuple[str, ...] = ()  # of heads that decide, in the order of the logits
     pooling: str | None = None  # of embedding: mean, first or last
     unit_length: bool = False  # of embedding: vectors scaled to length 1
 
@@ -72,21 +75,30 @@ def make_head(
     pool: Callable[[], nn.Module],
     dropout: float = 0.0,
     bias: bool = True,
+    kinds: Collection[str] = (),
+    pools: Pools = POOLS,
 ) -> nn.Module:
     """The head of a choice: one of the family's `own`, or one that is made alike for all families.
 
-    `pool`, `dropout` and `bias` are how the family decides about a whole text.
+    `pool`, `dropout` and `bias` are how the family decides about a whole row, `pools` how it can make it one vector.
+    With `kinds`, those are all that the family has.
     """
-    if choice.kind == "embedding":
-        pooled = POOLS[str(choice.pooling)]()
-        return PooledHead(UnitLength(pooled) if choice.unit_length else pooled)
     alike: dict[str, Callable[[], nn.Module]] = {
         "states": States,
         "classification": lambda: ClassificationHead(pool(), width, len(choice.labels), dropout, bias),
         "tokens": lambda: TokenHead(width, len(choice.labels), dropout),
         "spans": lambda: TokenHead(width, 2),
+        "embedding": lambda: _embedding(choice, pools),
     }
     heads = {**alike, **own}
-    if choice.kind not in heads:
-        raise QkvError(f"This family has no {choice.kind} head: it has {', '.join([*heads, 'embedding'])}.")
+    kinds = kinds or heads
+    if choice.kind not in kinds:
+        raise QkvError(f"This family has no {choice.kind} head: it has {', '.join(kinds)}.")
     return heads[choice.kind]()
+
+
+def _embedding(choice: HeadChoice, pools: Pools) -> PooledHead:
+    if choice.pooling not in pools:
+        raise QkvError(f"This model makes one vector of a row by {' or '.join(pools)}, not by {choice.pooling}.")
+    pooled = pools[str(choice.pooling)]()
+    return PooledHead(UnitLength(pooled) if choice.unit_length else pooled)

@@ -122,6 +122,41 @@ class ClassificationHead(nn.Module):
         return logits
 
 
+class DistilledLogits(NamedTuple):
+    by_class: Tensor  # [b c], learned from the labels
+    by_teacher: Tensor  # [b c], learned from what a teacher says
+
+
+class DistilledHead(nn.Module):
+    """Two decisions a picture, by the class token and by the distillation token, and their mean. [touvron2021 §4]"""
+
+    def __init__(self, width: int, classes: int) -> None:
+        super().__init__()
+        self.out, self.teacher_out = nn.Linear(width, classes), nn.Linear(width, classes)
+
+    def forward(self, x: Tensor, ctx: Context | None = None) -> Tensor:
+        """[b s d] → [b c]"""
+        by_class, by_teacher = self.both(x)
+        return (by_class + by_teacher) / 2
+
+    def both(self, x: Tensor) -> DistilledLogits:
+        """Each by itself, as they are learned."""
+        return DistilledLogits(self.out(x[:, 0]), self.teacher_out(x[:, 1]))
+
+
+class ProjectionHead(nn.Module):
+    """W pool(x): one vector a row, in a space that it shares with vectors of another kind. [radford2021 §2.3]"""
+
+    def __init__(self, pool: nn.Module, width: int, outputs: int) -> None:
+        super().__init__()
+        self.pool, self.out = pool, nn.Linear(width, outputs, bias=False)
+
+    def forward(self, x: Tensor, ctx: Context) -> Tensor:
+        """[b s d] → [b outputs]"""
+        projected: Tensor = self.out(self.pool(x, ctx))
+        return projected
+
+
 class TokenHead(nn.Module):
     """One decision a token: W dropout(x) + b. [… d] → [… c]
 

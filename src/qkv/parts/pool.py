@@ -41,6 +41,29 @@ class MeanOfTokens(nn.Module):
         return (x * real).sum(1) / real.sum(1).clamp(min=1e-9)
 
 
+class MeanOfPatches(nn.Module):
+    """The mean of all tokens after the first `prefix`, which stand for no patch. [dosovitskiy2021 §D.3]"""
+
+    def __init__(self, prefix: int = 0) -> None:
+        super().__init__()
+        self.prefix = prefix
+
+    def forward(self, x: Tensor, ctx: Context) -> Tensor:
+        return x[:, self.prefix :].mean(1)
+
+
+class NormedPool(nn.Module):
+    """norm(pool(x)): for a stream that no norm ends. [radford2021 §2.4]"""
+
+    def __init__(self, pool: nn.Module, norm: nn.Module) -> None:
+        super().__init__()
+        self.pool, self.norm = pool, norm
+
+    def forward(self, x: Tensor, ctx: Context) -> Tensor:
+        pooled: Tensor = self.norm(self.pool(x, ctx), ctx)
+        return pooled
+
+
 class DensePool(nn.Module):
     """activation(W pool(x) + b): a pooled vector made ready for a decision."""
 

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from qkv.errors import QkvError
+from qkv.errors import QkvError, nearest_or_all
 from qkv.parts.attention.visibility import Tokens
 from qkv.parts.precision import widened
 
@@ -69,15 +69,38 @@ class Learned(nn.Module):
         return F.embedding(positions, self.weight)
 
 
+Resample = Callable[[Tensor, tuple[int, int]], Tensor]
+
+
+def bicubic(grid: Tensor, size: tuple[int, int]) -> Tensor:
+    """[1 d r c] → [1 d *size], through the cubics of the nearest sixteen: as transformers does it."""
+    return F.interpolate(grid, size=size, mode="bicubic", align_corners=False)
+
+
+def bicubic_antialiased(grid: Tensor, size: tuple[int, int]) -> Tensor:
+    """The same, but a coarser grid is made from all that it covers, by another cubic: as timm does it."""
+    return F.interpolate(grid, size=size, mode="bicubic", align_corners=False, antialias=True)
+
+
+# By the names that saved configurations use.
+RESAMPLINGS: dict[str, Resample] = {"bicubic": bicubic, "bicubic_antialiased": bicubic_antialiased}
+
+
+def find_resampling(name: str) -> Resample:
+    if name not in RESAMPLINGS:
+        raise QkvError(f"There is no resampling called {name}: {nearest_or_all(name, RESAMPLINGS)}")
+    return RESAMPLINGS[name]
+
+
 class Learned2D(nn.Module):
-    """Learned positions of a grid of patches, interpolated bicubically to any other grid. [dosovitskiy2021 §3.2]
+    """Learned positions of a grid of patches, interpolated to any other grid. [dosovitskiy2021 §3.2]
 
     `prefix` positions (such as the class token's) stand before the grid and are never interpolated.
     """
 
-    def __init__(self, rows: int, columns: int, width: int, prefix: int = 0) -> None:
+    def __init__(self, rows: int, columns: int, width: int, prefix: int = 0, resample: Resample = bicubic) -> None:
         super().__init__()
-        self.rows, self.columns, self.prefix = rows, columns, prefix
+        self.rows, self.columns, self.prefix, self.resample = rows, columns, prefix, resample
         self.weight = nn.Parameter(torch.randn(prefix + rows * columns, width) * 0.02)
 
     def forward(self, rows: int, columns: int) -> Tensor:
@@ -85,7 +108,7 @@ class Learned2D(nn.Module):
         if (rows, columns) == (self.rows, self.columns):
             return self.weight
         grid = self.weight[self.prefix :].T.unflatten(1, (self.rows, self.columns))[None]  # [1 d r c]
-        grid = F.interpolate(grid, size=(rows, columns), mode="bicubic", align_corners=False)
+        grid = self.resample(widened(grid), (rows, columns)).to(grid.dtype)
         return torch.cat((self.weight[: self.prefix], grid[0].flatten(1).T))
 
 

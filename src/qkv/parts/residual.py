@@ -22,15 +22,47 @@ class PostNorm(nn.Module):
         return self.norm(x + self.dropout(self.mixer(x, ctx)), ctx)
 
 
-class PreNorm(nn.Module):
-    """x + dropout(mixer(norm(x))): the stream is never normed, so deep stacks need no warm-up. [xiong2020 tab.1]"""
+class PathDropout(nn.Module):
+    """Stochastic depth: in training, what a mixer adds to a row is left out whole at this rate. [huang2016 eq.2]
 
-    def __init__(self, norm: nn.Module, mixer: nn.Module, dropout: float = 0.0) -> None:
+    DIFFERS [huang2016]: what stays is made larger in training, where the paper makes it smaller in evaluation.
+    """
+
+    def __init__(self, rate: float) -> None:
+        super().__init__()
+        self.rate = rate
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training or self.rate == 0.0:
+            return x
+        stays = x.new_empty(len(x), *(1,) * (x.ndim - 1)).bernoulli_(1 - self.rate)  # [b 1 1]
+        return x * (stays / (1 - self.rate))
+
+    def extra_repr(self) -> str:
+        return f"{self.rate:g}"
+
+
+def path_dropouts(last: float, layers: int) -> list[float]:
+    """The rate of each layer: it grows from layer to layer, up to that of the last. [huang2016 eq.4]
+
+    DIFFERS [huang2016]: the first layer is never left out, as in DeiT's code; in the paper that is the input's.
+    """
+    return [last * layer / max(layers - 1, 1) for layer in range(layers)]
+
+
+class PreNorm(nn.Module):
+    """x + dropout(mixer(norm(x))): the stream is never normed, so deep stacks need no warm-up. [xiong2020 tab.1]
+
+    `path_dropout` leaves the whole of it out, row by row.
+    """
+
+    def __init__(self, norm: nn.Module, mixer: nn.Module, dropout: float = 0.0, *, path_dropout: float = 0.0) -> None:
         super().__init__()
         self.norm, self.mixer, self.dropout = norm, mixer, nn.Dropout(dropout)
+        self.path = PathDropout(path_dropout)
 
     def forward(self, x: Tensor, ctx: Context) -> Tensor:
-        return x + self.dropout(self.mixer(self.norm(x, ctx), ctx))
+        return x + self.path(self.dropout(self.mixer(self.norm(x, ctx), ctx)))
 
 
 class Parallel(nn.Module):

@@ -8,7 +8,7 @@ from typing import Any
 from qkv.data.tokenizer import TextTokenizer
 from qkv.errors import QkvError
 from qkv.files import read_json, write_json
-from qkv.models.catalogue import Model
+from qkv.models.catalogue import Model, head_of
 from qkv.models.sequence_to_sequence import SequenceToSequence
 from qkv.weights.hub import local_folder
 from qkv.weights.load import load_model
@@ -54,7 +54,7 @@ def export(
     with new_folder(out, folder, overwrite) as passing:
         copy_beside(folder, passing)
         save_published(model.to(DTYPES[dtype]), passing, PUBLISHED, {**more, "dtype": dtype}, shard_bytes)
-        writes = isinstance(model, SequenceToSequence) or model.head_choice.kind == "language"
+        writes = isinstance(model, SequenceToSequence) or getattr(head_of(model), "kind", "") == "language"
         if writes and not (passing / GENERATION_FILE).exists():
             # Without it the reference takes its family's own habits, such as an end that Marian is forced to write.
             write_json(passing / GENERATION_FILE, {key: more[key] for key in GENERATED if more.get(key) is not None})

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from qkv.errors import QkvError
 from qkv.files import checksum_of_json, copy_into, read_json, read_notes, read_tensors
-from qkv.models.catalogue import Model, build, count_parameters, find_family
+from qkv.models.catalogue import Model, build, count_parameters, find_family, head_of
 from qkv.models.head_choice import HeadChoice
 from qkv.models.text_model import TextModel
 from qkv.parts.low_rank import refuse_updates
@@ -40,9 +40,9 @@ def load_model(
     """
     model = _load(local_folder(folder, offline=offline), fullest=head is not None)
     if head is not None:
-        if not isinstance(model, TextModel):
+        if head_of(model) is None:
             raise QkvError(f"{folder} holds a model that turns one sequence into another and has no choice of heads.")
-        model = model if model.head_choice == head else with_head(model, head)
+        model = model if head_of(model) == head else with_head(model, head)
     return model.to(device).eval()
 
 
@@ -108,10 +108,10 @@ def load_sentence_model(
     return model
 
 
-def with_head(model: TextModel, head: HeadChoice) -> TextModel:
+def with_head(model: Any, head: HeadChoice) -> Any:
     """The same model with another head: what both heads have under one name and shape is kept, the rest is new."""
     refuse_updates(model)
-    new: TextModel = build(model.family, model.sizes, head)
+    new = build(model.family, model.sizes, head)
     old = tensors_of(model)
     fitting = {name: _kept(old, name, tensor) for name, tensor in tensors_of(new).items()}
     copy_into(tensors_of(new), fitting, "The model")

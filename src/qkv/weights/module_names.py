@@ -7,8 +7,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from qkv.errors import QkvError
-from qkv.models.catalogue import Model
-from qkv.models.text_model import TextModel
+from qkv.models.catalogue import Model, head_of
 from qkv.weights.maps.catalogue import PUBLISHED
 from qkv.weights.published import PublishedFamily, family_of
 from qkv.weights.rules import Map, Rename, Split, SplitColumns, Transpose
@@ -65,11 +64,12 @@ def rules_for(model: Model, ours: Collection[str]) -> Map:
 
 
 def _rules(model: Model, published: PublishedFamily) -> Map:
-    return published.rules(model.sizes, model.head_choice if isinstance(model, TextModel) else None)
+    return published.rules(model.sizes, head_of(model))
 
 
 def _shown(model: Model, published: PublishedFamily, name: str) -> str:
-    alone = isinstance(model, TextModel) and model.head_choice.kind in WITHOUT_HEAD
+    head = head_of(model)
+    alone = head is not None and head.kind in WITHOUT_HEAD
     return name.removeprefix(published.base) if alone else name
 
 

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from qkv.errors import QkvError
 from qkv.files import WRITE_ERRORS, copy_into, write_json
-from qkv.models.catalogue import Model, build, find_family
-from qkv.models.head_choice import HeadChoice
+from qkv.models.catalogue import Model, build, find_family, head_of
+from qkv.models.head_choice import WITH_LABELS, HeadChoice
 from qkv.models.text_model import TextModel
 from qkv.weights.config_map import ConfigMap
 from qkv.weights.extent import check_extent
@@ -27,7 +27,7 @@ from qkv.weights.sentence_folder import write_sentence_folder
 from qkv.weights.shards import SHARD_BYTES, read_shards, write_shards
 
 Rules = Callable[[Any, HeadChoice | None], Map]
-FOR_A_TASK = ("classification", "tokens", "spans")  # heads that stand on what a model has learned before
+FOR_A_TASK = (*WITH_LABELS, "spans")  # heads that stand on what a model has learned before
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class PublishedFamily:
         kinds = [kind for kind in kinds if set(self.marks.get(kind, ())) <= set(tensors)] or kinds
         if not kinds[0]:
             return None
-        if kinds[0] in ("classification", "tokens"):
+        if kinds[0] in WITH_LABELS:
             return HeadChoice(kinds[0], labels=_labels(config, folder))
         return HeadChoice(kinds[0])
 
@@ -146,9 +146,9 @@ def fill(
 def published_config(model: Model, families: Mapping[str, PublishedFamily]) -> dict[str, Any]:
     """The `config.json` that the other library reads, without special tokens, which the tokenizer knows."""
     published = family_of(model, families)
-    head = model.head_choice if isinstance(model, TextModel) else None
+    head = head_of(model)
     kind = "" if head is None else head.kind
-    if kind == "embedding":
+    if kind == "embedding" and isinstance(model, TextModel):
         kind = "states"  # how vectors are pooled is said beside the model
     if kind not in published.architectures:
         raise QkvError(f"The other library has no {kind} head for the family {model.family}.")
@@ -168,7 +168,7 @@ def save_published(
 ) -> None:
     """Write a folder that the other library opens; `more` is added to its configuration (special tokens)."""
     config = {**published_config(model, families), **(more or {})}
-    head = model.head_choice if isinstance(model, TextModel) else None
+    head = head_of(model)
     published = family_of(model, families)
     theirs = to_theirs(published.rules(model.sizes, head), tensors_of(model))
     if config["architectures"] == [published.architectures.get("states")]:  # without a head, so without a prefix

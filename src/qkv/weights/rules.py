@@ -43,13 +43,15 @@ class Rename:
 
 @dataclass(frozen=True)
 class Flatten(Rename):
-    """Theirs is a table of one row [1 n], ours the row [n]."""
+    """Theirs is ours [n …] inside a table of one row [1 n …], or of so many `axes` of one entry each."""
+
+    axes: int = 1
 
     def to_ours(self, theirs: list[Tensor]) -> list[Tensor]:
-        return [table.squeeze(0) for table in theirs]
+        return [table.squeeze(tuple(range(self.axes))) for table in theirs]
 
     def to_theirs(self, ours: list[Tensor]) -> list[Tensor]:
-        return [row[None] for row in ours]
+        return [row[(None,) * self.axes] for row in ours]
 
 
 @dataclass(frozen=True)

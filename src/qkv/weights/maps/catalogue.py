@@ -12,9 +12,10 @@ from qkv.weights.maps.llama import LLAMA, MISTRAL, QWEN2
 from qkv.weights.maps.marian import MARIAN
 from qkv.weights.maps.roformer import ROFORMER
 from qkv.weights.maps.t5 import T5
+from qkv.weights.maps.vit import DEIT, VIT
 from qkv.weights.published import PublishedFamily
 
 PUBLISHED: dict[str, PublishedFamily] = {
     each.model_type: each
-    for each in (ALBERT, BERT, DISTILBERT, ROFORMER, GPT1, GPT2, GPT_NEO, LLAMA, MISTRAL, QWEN2, MARIAN, T5)
+    for each in (ALBERT, BERT, DISTILBERT, ROFORMER, GPT1, GPT2, GPT_NEO, LLAMA, MISTRAL, QWEN2, MARIAN, T5, VIT, DEIT)
 }

@@ -1,0 +1,43 @@
+"""What every model of one picture offers: its patches are the tokens of a row.
+
+Shapes: b pictures, c channels, h height, w width, s tokens, d width of the stream.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from qkv.models.head_choice import HeadChoice
+from qkv.parts.attention.visibility import Everything, Tokens
+from qkv.parts.context import Context, Ledger
+from qkv.parts.patches import PatchEmbed
+
+WHOLE_PICTURE = Everything()
+
+
+class ImageModel(nn.Module):
+    """picture → stream → stack → head. A spectrogram is a picture too."""
+
+    family: str  # what the model was built from, as `models.catalogue.build` notes it
+    sizes: Any
+    head_choice: HeadChoice
+
+    def __init__(self, embed: PatchEmbed, stack: nn.Module, head: nn.Module) -> None:
+        super().__init__()
+        self.embed, self.stack, self.head = embed, stack, head
+
+    def forward(self, images: Tensor, *, ledger: Ledger | None = None) -> Any:
+        """What the head makes of pictures [b c h w]."""
+        ctx = self.context(images, ledger=ledger)
+        return self.head(self.states(images, ctx), ctx)
+
+    def states(self, images: Tensor, ctx: Context) -> Tensor:
+        """The stream after the last block (and its norm, where there is one). [b s d]"""
+        x: Tensor = self.stack(self.embed(images, ctx), ctx)
+        return x
+
+    def context(self, images: Tensor, *, ledger: Ledger | None = None) -> Context:
+        """What stands beside pictures [b c h w]."""
+        return Context(tokens=Tokens(self.embed.count(images)), visibility=WHOLE_PICTURE, ledger=ledger)

@@ -1,0 +1,94 @@
+"""From a picture to a stream: it is cut into patches, and each patch is a token. [dosovitskiy2021 §3.1]
+
+Shapes: b pictures, c channels, h height and w width of a picture, r rows and k columns of the grid of patches,
+s tokens (those of the prefix, then r·k patches row by row), d width of the stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from qkv.errors import QkvError
+from qkv.parts.context import Context
+from qkv.parts.position import Learned2D
+
+Sides = int | tuple[int, int]  # of a patch: one number where height and width are alike
+
+
+class Patches(nn.Conv2d):
+    """A linear map of each patch, which is a convolution that moves by the `stride`. [dosovitskiy2021 eq.1]
+
+    With a stride below the side of a patch neighbours overlap; what is left over at the right and at
+    the bottom is not read.
+    """
+
+    def __init__(self, channels: int, width: int, patch: Sides, stride: Sides | None = None, bias: bool = True) -> None:
+        super().__init__(channels, width, patch, patch if stride is None else stride, bias=bias)
+        if any(step > side for step, side in zip(self.stride, self.kernel_size, strict=True)):
+            raise QkvError(f"Patches of {self.kernel_size} at every {self.stride} would leave out what lies between.")
+        nn.init.normal_(self.weight, std=(channels * self.kernel_size[0] * self.kernel_size[1]) ** -0.5)
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+
+    def grid(self, height: int, width: int) -> tuple[int, int]:
+        """The rows and columns of patches of a picture of this size."""
+        (high, wide), (down, right) = self.kernel_size, self.stride
+        if height < high or width < wide:
+            raise QkvError(f"A picture of {height} × {width} is smaller than one patch of {high} × {wide}.")
+        return (height - high) // down + 1, (width - wide) // right + 1
+
+    def forward(self, images: Tensor) -> Tensor:
+        """[b c h w] → [b r·k d]"""
+        return super().forward(images).flatten(2).transpose(1, 2)
+
+
+class PatchEmbed(nn.Module):
+    """norm(dropout(prefix and patches + positions)), of which prefix and norm may be absent.
+
+    The prefix are learned tokens that stand for the whole picture, by their names: `class_token`
+    [dosovitskiy2021 §3.1], `distillation_token` [touvron2021 §4]. The norm is CLIP's [radford2021 §2.4].
+    """
+
+    def __init__(
+        self,
+        patches: Patches,
+        position: Learned2D,
+        prefix: Sequence[str] = (),
+        dropout: float = 0.0,
+        *,
+        norm: nn.Module | None = None,
+    ) -> None:
+        super().__init__()
+        self.prefix = tuple(prefix)
+        if position.prefix != len(self.prefix):
+            raise QkvError(f"There are {len(self.prefix)} tokens before the patches, and {position.prefix} positions.")
+        for name in self.prefix:
+            self.register_parameter(name, nn.Parameter(torch.randn(patches.out_channels) * 0.02))
+        self.patches, self.position, self.norm, self.dropout = patches, position, norm, nn.Dropout(dropout)
+
+    def grid(self, images: Tensor) -> tuple[int, int]:
+        """The rows and columns of patches of pictures [b c h w]."""
+        channels = self.patches.in_channels
+        if images.ndim != 4 or images.shape[1] != channels:
+            raise QkvError(
+                f"Pictures must come as [rows, {channels} channels, height, width], not as {list(images.shape)}."
+            )
+        return self.patches.grid(images.shape[2], images.shape[3])
+
+    def count(self, images: Tensor) -> int:
+        """How many tokens each of the pictures becomes."""
+        rows, columns = self.grid(images)
+        return len(self.prefix) + rows * columns
+
+    def forward(self, images: Tensor, ctx: Context) -> Tensor:
+        """[b c h w] → [b s d]"""
+        rows, columns = self.grid(images)
+        x = self.patches(images)  # [b r·k d]
+        if self.prefix:
+            tokens = torch.stack([getattr(self, name) for name in self.prefix])  # [prefix d]
+            x = torch.cat((tokens.expand(len(x), -1, -1), x), 1)  # [b s d]
+        x = self.dropout(x + self.position(rows, columns))
+        return x if self.norm is None else self.norm(x, ctx)
