@@ -91,3 +91,20 @@ def test_each_part_starts_within_the_bounds_of_its_own_size() -> None:
     for name, rows in (("small", 10), ("large", 400)):
         bound = (6 / (50 + rows)) ** 0.5
         assert 0.9 * bound < state[f"{name}.weight"].abs().max() <= bound
+
+
+def test_some_parts_may_have_a_bias_and_others_none() -> None:
+    module = JoinedLinear(5, PARTS, bias=("query", "value"))
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.normal_()
+    state, x = module.state_dict(), torch.randn(2, 5)
+    assert "key.bias" not in state
+    for name, y in zip(PARTS, module(x), strict=True):
+        torch.testing.assert_close(y, nn.functional.linear(x, state[f"{name}.weight"], state.get(f"{name}.bias")))
+    twin = JoinedLinear(5, PARTS, bias=("query", "value"))
+    twin.load_state_dict(state)
+    assert torch.equal(twin.bias, module.bias)
+    module.bias.sum().backward()
+    with pytest.raises(RuntimeError, match=r"key\.bias"):
+        twin.load_state_dict({**state, "key.bias": torch.zeros(2)})

@@ -101,7 +101,7 @@ def sample(
     limits = begin(model, source, source_lengths, limit)
     if not limits:
         return []
-    lengths = [source.shape[1]] * len(source) if source_lengths is None else source_lengths.tolist()
+    lengths = [source.shape[-1]] * len(source) if source_lengths is None else source_lengths.tolist()
     texts = [row[:length] for row, length in zip(source.tolist(), lengths, strict=True)]
     lines = [
         Line([start], most, frozenset([end]), chance=chance_of(seed, text, number))
@@ -122,14 +122,15 @@ def _hypothesis(line: Line) -> Hypothesis:
 def begin(model: SequenceToSequence, source: Tensor, source_lengths: Tensor | None, limit: LengthLimit) -> list[int]:
     """Check what decoding is given; the limit of each sentence."""
     check_evaluation(model)
-    if source.ndim != 2 or (len(source) and not source.shape[1]):
-        raise QkvError(f"Decoding needs source ids [sentences slots] with a slot at least, not {list(source.shape)}.")
-    check_ids(source, model.source_vocabulary)
-    lengths = [source.shape[1]] * len(source) if source_lengths is None else source_lengths.tolist()
-    if lengths and max(lengths) > source.shape[1]:
-        raise QkvError(
-            f"A row of {source.shape[1]} slots cannot hold {max(lengths)} tokens: give the lengths of the rows."
-        )
+    wanted, axes = ("ids [sentences slots]", 2) if model.source_vocabulary else ("frames [rows features frames]", 3)
+    slots = source.shape[-1]
+    if source.ndim != axes or (len(source) and not slots):
+        raise QkvError(f"Decoding needs source {wanted} with a slot at least, not {list(source.shape)}.")
+    if model.source_vocabulary is not None:
+        check_ids(source, model.source_vocabulary)
+    lengths = [slots] * len(source) if source_lengths is None else source_lengths.tolist()
+    if lengths and max(lengths) > slots:
+        raise QkvError(f"A row of {slots} slots cannot hold {max(lengths)} tokens: give the lengths of the rows.")
     return limit.of(lengths)
 
 

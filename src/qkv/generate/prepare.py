@@ -51,7 +51,7 @@ class PackedJoinedLinear(nn.Module):
 
     def __init__(self, joined: JoinedLinear) -> None:
         super().__init__()
-        self.together = PackedLinear(joined.weight, joined.bias)
+        self.together = PackedLinear(joined.weight, joined.whole_bias())
         self.sizes = list(joined.outputs.values())
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:

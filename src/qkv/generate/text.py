@@ -52,6 +52,8 @@ class TextToText:
         spare: int = 0,
     ) -> None:
         """`spare` rows of the model's vocabulary may stand for no token: some round it up to a number that is quick."""
+        if model.source_vocabulary is None:
+            raise QkvError(f"A model of the family {model.family} hears sound and reads no text: use Transcriber.")
         for side, vocabulary, tokenizer in (
             ("source", model.source_vocabulary, source_tokenizer),
             ("target", model.target_vocabulary, target_tokenizer),

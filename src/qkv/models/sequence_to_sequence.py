@@ -12,6 +12,7 @@ from qkv.parts.attention.cache import Cache, PreallocatedCache
 from qkv.parts.attention.visibility import NotPadding, Rule, Tokens
 from qkv.parts.context import Context, Ledger
 from qkv.parts.embed import Embed
+from qkv.parts.frames import FrameStem
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,14 +32,14 @@ class SequenceToSequence(nn.Module, ABC):
     A memory row may serve n target rows (beams); these stand next to each other.
     """
 
-    source_vocabulary: int
+    source_vocabulary: int | None  # None: the source is no text but frames [m features t]
     target_vocabulary: int
     family: str  # what the model was built from, as `models.catalogue.build` notes it
     sizes: Any
 
     @abstractmethod
     def encode(self, source: Tensor, source_lengths: Tensor | None = None, ledger: Ledger | None = None) -> Memory:
-        """source [m s], right-padded; no lengths: no padding."""
+        """source [m s], right-padded; no lengths: no padding. A source of frames is [m features t]."""
 
     @abstractmethod
     def decode(
@@ -60,19 +61,21 @@ class SequenceToSequence(nn.Module, ABC):
 
 
 class EncoderDecoder(SequenceToSequence):
-    """Two stacks: one reads the source, the other the target so far and, by cross-attention, what the first made."""
+    """Two stacks: one reads the source, the other the target so far and, by cross-attention, what the first made.
 
-    def __init__(self, source: Embed, encoder: nn.Module, target: Embed, decoder: nn.Module, head: nn.Module) -> None:
+    What makes a stream of the source is a module `(source, ctx) -> x [m s d]` that knows where its tokens stand.
+    """
+
+    def __init__(
+        self, source: Embed | FrameStem, encoder: nn.Module, target: Embed, decoder: nn.Module, head: nn.Module
+    ) -> None:
         super().__init__()
         self.source, self.encoder, self.target, self.decoder, self.head = source, encoder, target, decoder, head
-        self.source_vocabulary = len(source.tokens.weight)
-        self.target_vocabulary = len(target.tokens.weight)
+        self.source_vocabulary = source.vocabulary
+        self.target_vocabulary = target.vocabulary
 
     def encode(self, source: Tensor, source_lengths: Tensor | None = None, ledger: Ledger | None = None) -> Memory:
-        tokens = Tokens(source.shape[1])
-        if source_lengths is not None:
-            tokens = Tokens.padded(source_lengths, source.shape[1])
-        return self.encode_tokens(source, tokens, NotPadding(), ledger=ledger)
+        return self.encode_tokens(source, self.source.slots(source, source_lengths), NotPadding(), ledger=ledger)
 
     def encode_tokens(
         self,
@@ -104,6 +107,19 @@ class EncoderDecoder(SequenceToSequence):
         ledger: Ledger | None = None,
     ) -> Tensor:
         """decode for rows padded on any side or packed with several documents."""
+        return self.head(self.decode_states(target, memory, tokens, visibility, positions, cache, ledger))  # [b t v]
+
+    def decode_states(
+        self,
+        target: Tensor,
+        memory: Memory,
+        tokens: Tokens,
+        visibility: Rule,
+        positions: Tensor | None = None,
+        cache: Cache | None = None,
+        ledger: Ledger | None = None,
+    ) -> Tensor:
+        """The stream that the head makes logits of, for those who need only some of them. [b t d]"""
         ctx = Context(
             tokens=tokens,
             visibility=visibility,
@@ -113,10 +129,10 @@ class EncoderDecoder(SequenceToSequence):
             cache=cache,
             ledger=ledger,
         )
-        x = self.decoder(self.target(target, ctx), ctx)  # [b t d]
+        x: Tensor = self.decoder(self.target(target, ctx), ctx)
         if cache is not None:
             cache.advance(tokens)
-        return self.head(x)  # [b t v]
+        return x
 
     def new_cache(self, capacity: int) -> Cache:
         return PreallocatedCache(capacity)

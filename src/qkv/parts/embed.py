@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from qkv.errors import QkvError
+from qkv.parts.attention.visibility import Tokens
 from qkv.parts.context import Context
 
 
@@ -44,6 +45,14 @@ class Embed(nn.Module):
         super().__init__()
         self.tokens, self.position, self.segments = tokens, position, segments
         self.norm, self.dropout, self.project = norm, nn.Dropout(dropout), project
+
+    @property
+    def vocabulary(self) -> int:
+        return len(self.tokens.weight)
+
+    def slots(self, ids: Tensor, lengths: Tensor | None) -> Tokens:
+        """Where the stream's tokens stand: one a slot of ids [b s], of which `lengths` are real; None: all."""
+        return Tokens(ids.shape[1]) if lengths is None else Tokens.padded(lengths, ids.shape[1])
 
     def forward(self, ids: Tensor, ctx: Context) -> Tensor:
         x = self.tokens(ids)  # [b s d]

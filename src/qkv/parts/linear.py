@@ -6,7 +6,7 @@ name, because that is what the maps are: `query.weight`, `key.weight`, `value.we
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -15,14 +15,16 @@ from torch import Tensor, nn
 
 
 class JoinedLinear(nn.Module):
-    """Named linear maps of the same input, joined row by row into one matrix."""
+    """Named linear maps of the same input, joined row by row into one matrix. `bias`: all have one, none, or these."""
 
-    def __init__(self, width: int, outputs: Mapping[str, int], bias: bool = True) -> None:
+    def __init__(self, width: int, outputs: Mapping[str, int], bias: bool | Collection[str] = True) -> None:
         super().__init__()
         self.width, self.outputs = width, dict(outputs)
+        with_bias = (self.outputs if bias else ()) if isinstance(bias, bool) else bias
+        self.biases = {name: rows for name, rows in self.outputs.items() if name in with_bias}
         rows = sum(self.outputs.values())
         self.weight = nn.Parameter(torch.empty(rows, width))
-        self.bias = nn.Parameter(torch.zeros(rows)) if bias else None
+        self.bias = nn.Parameter(torch.zeros(sum(self.biases.values()))) if self.biases else None
         for part in self.parts(self.weight):
             nn.init.xavier_uniform_(part)  # each by its own size [glorot2010 eq.16]
         self.register_state_dict_post_hook(_split_names)
@@ -32,12 +34,19 @@ class JoinedLinear(nn.Module):
         """The rows of each map, in order, as views."""
         yield from joined.detach().split(list(self.outputs.values()))
 
+    def whole_bias(self) -> Tensor | None:
+        """The bias of all maps, zeros for those that have none."""
+        if self.bias is None or len(self.biases) == len(self.outputs):
+            return self.bias
+        own = dict(zip(self.biases, self.bias.split(list(self.biases.values())), strict=True))
+        return torch.cat([own[name] if name in own else self.bias.new_zeros(n) for name, n in self.outputs.items()])
+
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
         return self.together(x).split(list(self.outputs.values()), -1)
 
     def together(self, x: Tensor) -> Tensor:
         """All maps side by side in one tensor."""
-        return F.linear(x, self.weight, self.bias)
+        return F.linear(x, self.weight, self.whole_bias())
 
     def extra_repr(self) -> str:
         return f"{self.width} → " + ", ".join(f"{name} {rows}" for name, rows in self.outputs.items())
@@ -45,9 +54,9 @@ class JoinedLinear(nn.Module):
 
 def _split_names(module: nn.Module, state: dict[str, Any], prefix: str, _: object) -> None:
     assert isinstance(module, JoinedLinear)
-    for kind in ("weight", "bias"):
+    for kind, rows in (("weight", module.outputs), ("bias", module.biases)):
         if (joined := state.pop(prefix + kind, None)) is not None:
-            for name, part in zip(module.outputs, joined.split(list(module.outputs.values())), strict=True):
+            for name, part in zip(rows, joined.split(list(rows.values())), strict=True):
                 state[f"{prefix}{name}.{kind}"] = part
 
 
@@ -63,11 +72,11 @@ def _join_names(
 ) -> None:
     """Join the parts of a saved state. A missing or misshapen part is reported by its own name and left as it was."""
     assert isinstance(module, JoinedLinear)
-    for kind, joined in (("weight", module.weight), ("bias", module.bias)):
+    for kind, joined, rows in (("weight", module.weight, module.outputs), ("bias", module.bias, module.biases)):
         if joined is None:  # torch reports parts that nobody takes
             continue
         parts, complete = [], True
-        for name, own in zip(module.outputs, module.parts(joined), strict=True):
+        for name, own in zip(rows, joined.detach().split(list(rows.values())), strict=True):
             part = state.pop(saved := f"{prefix}{name}.{kind}", None)
             if part is None:
                 missing.append(saved)

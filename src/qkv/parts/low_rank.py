@@ -74,7 +74,7 @@ class AdaptedJoinedLinear(JoinedLinear):
 
     def __init__(self, base: JoinedLinear, lora: Mapping[str, LowRank]) -> None:
         with torch.device("meta"):
-            super().__init__(base.width, base.outputs, base.bias is not None)
+            super().__init__(base.width, base.outputs, tuple(base.biases))
         self._base = (base,)
         self.weight, self.bias, self.lora = base.weight, base.bias, nn.ModuleDict(lora)
 

@@ -27,6 +27,7 @@ class HeadOptions(TypedDict, total=False):
     value_width: int | None  # None: as wide as a key
     bias: bool
     out_bias: bool | None  # of W^O; None: as `bias`
+    key_bias: bool | None  # of W^K, which changes no attention; None: as `bias`
     dropout: float  # on the attention weights
     scale: float | None  # None: 1/√key_width
     visibility: Rule | None  # None: everything; the context narrows it further
@@ -50,6 +51,7 @@ class MultiHead(nn.Module):
         value_width: int | None = None,
         bias: bool = True,
         out_bias: bool | None = None,
+        key_bias: bool | None = None,
         dropout: float = 0.0,
         scale: float | None = None,
         visibility: Rule | None = None,
@@ -67,6 +69,8 @@ class MultiHead(nn.Module):
         self.key_size = self.key_value_heads * self.key_width
         self.value_size = self.key_value_heads * self.value_width
         self.scale, self.dropout, self.kernel = scale, dropout, kernel
+        with_key = bias if key_bias is None else key_bias
+        self.biases = tuple(name for name in ("query", "key", "value") if (with_key if name == "key" else bias))
         self.visibility = visibility or Everything()
         self.out = nn.Linear(heads * self.value_width, width, bias=bias if out_bias is None else out_bias)
         nn.init.xavier_uniform_(self.out.weight)
@@ -102,7 +106,7 @@ class Attention(MultiHead):
     def __init__(self, width: int, heads: int, *, rotary: Rotary | None = None, **options: Unpack[HeadOptions]) -> None:
         super().__init__(width, heads, **options)
         sizes = {"query": self.query_size, "key": self.key_size, "value": self.value_size}
-        self.project = JoinedLinear(width, sizes, bias=options.get("bias", True))
+        self.project = JoinedLinear(width, sizes, bias=self.biases)
         self.rotary = rotary
 
     def forward(self, x: Tensor, ctx: Context) -> Tensor:
@@ -128,10 +132,10 @@ class CrossAttention(MultiHead):
         self, width: int, heads: int, *, memory_width: int | None = None, **options: Unpack[HeadOptions]
     ) -> None:
         super().__init__(width, heads, **options)
-        bias = options.get("bias", True)
-        self.query = nn.Linear(width, self.query_size, bias=bias)
+        self.query = nn.Linear(width, self.query_size, bias="query" in self.biases)
         nn.init.xavier_uniform_(self.query.weight)
-        self.project = JoinedLinear(memory_width or width, {"key": self.key_size, "value": self.value_size}, bias=bias)
+        sizes = {"key": self.key_size, "value": self.value_size}
+        self.project = JoinedLinear(memory_width or width, sizes, bias=self.biases)
 
     def forward(self, x: Tensor, ctx: Context) -> Tensor:
         memory = ctx.memory
