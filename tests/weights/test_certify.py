@@ -16,12 +16,8 @@ from qkv.weights.published import published_config, save_published
 from qkv.weights.save import save_model
 from tests.weights.folders import small_published, write_gpt2
 
-BARE = (("bert", "states"), ("albert", "states"))
-# The reference's bare encoder always has a pooler, which a model of ours that gives only its stream has not: the
-# folder lacks it, and the reference makes one up. What both give agrees.
-WITHOUT_POOLER = pytest.mark.xfail(reason="no pooler is written for a model without one")
 HEADS = [
-    pytest.param(each.family, kind, marks=WITHOUT_POOLER if (each.family, kind) in BARE else ())
+    (each.family, kind)
     for each in {published.family: published for published in PUBLISHED.values()}.values()
     for kind in each.architectures
 ]

@@ -105,12 +105,14 @@ class SplitColumns(Split):
 class Drop:
     """A tensor of theirs that says nothing ours needs, and why. It may be absent, and is not exported.
 
-    Where the other library looks for it all the same, it is exported as a repeat of another: `written_as`.
+    Where the other library looks for it all the same, it is exported: as a repeat of another, `written_as`, or as
+    zeros of a shape.
     """
 
     theirs: str
     reason: str
     written_as: str | None = None
+    zeros: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -173,6 +175,8 @@ def to_theirs(rules: Map, ours: Mapping[str, Tensor]) -> dict[str, Tensor]:
     for rule in rules:
         if isinstance(rule, Drop) and rule.written_as is not None:
             filled[rule.theirs] = filled[rule.written_as].clone()
+        elif isinstance(rule, Drop) and rule.zeros is not None:
+            filled[rule.theirs] = next(iter(ours.values())).new_zeros(rule.zeros)
     _nothing_left("The other library has no place for", left)
     return filled
 

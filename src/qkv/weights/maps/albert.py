@@ -34,7 +34,7 @@ def rules(sizes: AlbertSizes, head: HeadChoice | None) -> Map:
     return [
         *embedding_rules(BASE),
         *rename_modules(MODULES),
-        *pooler_rules(POOLER, head),
+        *pooler_rules(POOLER, head, sizes.width),
         *own_head(sizes, head),
         *task_rules(head),
     ]

@@ -26,7 +26,7 @@ def rules(sizes: BertSizes, head: HeadChoice | None) -> Map:
     return [
         *embedding_rules(BASE),
         *bert_layers(BASE),
-        *pooler_rules(POOLER, head),
+        *pooler_rules(POOLER, head, sizes.width),
         *own_head(sizes, head),
         *task_rules(head),
     ]

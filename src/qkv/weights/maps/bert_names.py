@@ -61,11 +61,18 @@ def masked_rules(predictions: str, transform: str, base: str, head: HeadChoice, 
     ]
 
 
-def pooler_rules(pooler: str, head: HeadChoice) -> Map:
-    """The layer over the first token, where a head reads it; files often hold it beside a head that does not."""
+def pooler_rules(pooler: str, head: HeadChoice, width: int) -> Map:
+    """The layer over the first token, where a head reads it; files often hold it beside a head that does not.
+
+    The other library's bare encoder always has one: for a model of ours that has none, it is written as zeros.
+    """
     if head.kind in ("pretraining", "pooled", "classification"):
         return list(rename_modules([(pooler, "head.pool.dense")]))
-    return unread([pooler], "no answer of this head depends on the pooled vector")
+    reason = "no answer of this head depends on the pooled vector"
+    if head.kind not in ("states", "embedding"):
+        return unread([pooler], reason)
+    shapes = {"weight": (width, width), "bias": (width,)}
+    return [Drop(f"{pooler}.{kind}", reason, zeros=shape) for kind, shape in shapes.items()]
 
 
 def unread(modules: list[str], reason: str) -> list[Drop]:
