@@ -108,11 +108,10 @@ def test_a_model_without_its_pooler_gives_the_stream(tmp_path):
     assert found.head_choice.kind == "states"
     close(found(IDS), model(IDS).last_hidden_state)
     save_published(found, tmp_path / "again", PUBLISHED)
-    opened, report = transformers.BertModel.from_pretrained(
-        tmp_path / "again", add_pooling_layer=False, output_loading_info=True
-    )
+    opened, report = transformers.BertModel.from_pretrained(tmp_path / "again", output_loading_info=True)
     assert not any(report[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"))
     close(opened(IDS).last_hidden_state, model(IDS).last_hidden_state)
+    assert not opened.pooler.dense.weight.any()  # which the reference always has and this model has not
 
 
 def test_a_folder_that_does_not_say_its_class_is_told_by_its_tensors(tmp_path):
