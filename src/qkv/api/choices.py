@@ -41,6 +41,11 @@ SMALL_SIZES: dict[str, dict[str, Any]] = {
     },
     "vit": {"image": 32, "patch": 4, "width": 256, "hidden": 1024, "heads": 4, "layers": 6},
     "deit": {"image": 32, "patch": 4, "width": 256, "hidden": 1024, "heads": 4, "layers": 6},
+    "ast": {"bands": 128, "frames": 128, "width": 192, "hidden": 768, "heads": 3, "layers": 6},
+    "wav2vec2": {
+        "channels": (256,) * 7, "width": 256, "hidden": 1024, "heads": 4, "layers": 6, "position_kernel": 64,
+        "entries": 64, "quantised": 128, "space": 128,
+    },
     "rnn": {"embedding": 256, "width": 256, "alignment": 256, "maxout": 256, "dropout": 0.2},
 }  # fmt: skip
 VOCABULARIES = ("vocabulary", "source_vocabulary")  # sizes that follow from the tokenizers

@@ -14,6 +14,7 @@ from torch.overrides import TorchFunctionMode
 from qkv.errors import QkvError, nearest_or_all
 from qkv.models import (
     albert,
+    ast,
     bert,
     deit,
     distilbert,
@@ -28,13 +29,15 @@ from qkv.models import (
     t5,
     transformer,
     vit,
+    wav2vec2,
 )
 from qkv.models.head_choice import HeadChoice
 from qkv.models.image_model import ImageModel
 from qkv.models.sequence_to_sequence import SequenceToSequence
+from qkv.models.sound_model import SoundModel
 from qkv.models.text_model import TextModel
 
-Model = SequenceToSequence | TextModel | ImageModel
+Model = SequenceToSequence | TextModel | ImageModel | SoundModel
 
 
 @dataclass(frozen=True)
@@ -51,7 +54,7 @@ class Family:
     build: Callable[..., Any]
     published: Mapping[str, Any]
     heads: tuple[str, ...] = ()
-    reads: str = "text"  # or "images" or "sound"
+    reads: str = "text"  # or "images", "sound" or "sound"
 
     def sizes(self, values: Mapping[str, Any]) -> Any:
         """Sizes from plain values, as a configuration file holds them; an unknown or missing name is an error."""
@@ -174,6 +177,16 @@ _FAMILIES = [
         deit.HEADS,
         "images",
     ),
+    Family("ast", "a DeiT that reads the filter bank of a sound", ast.ASTSizes, ast.ast, ast.SIZES, ast.HEADS, "sound"),
+    Family(
+        "wav2vec2",
+        "speech from samples, learned by telling what hidden frames were",
+        wav2vec2.Wav2Vec2Sizes,
+        wav2vec2.wav2vec2,
+        wav2vec2.SIZES,
+        wav2vec2.HEADS,
+        "sound",
+    ),
 ]
 FAMILIES = {family.name: family for family in _FAMILIES}
 
@@ -208,7 +221,7 @@ def config_of(model: Model) -> dict[str, Any]:
 
 def head_of(model: Model) -> HeadChoice | None:
     """The head that a model was given; None for one of a family without a choice."""
-    return model.head_choice if isinstance(model, TextModel | ImageModel) else None
+    return model.head_choice if isinstance(model, TextModel | ImageModel | SoundModel) else None
 
 
 _FILLING = {

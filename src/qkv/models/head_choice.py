@@ -15,7 +15,8 @@ from qkv.parts.pool import FirstToken, LastToken, MeanOfTokens, UnitLength
 KINDS = {
     "language": "the next token",
     "masked": "what a hidden token was",
-    "pretraining": "what a hidden token was, and whether two segments belong together",
+    "pretraining": "what a hidden token or frame was, and of texts whether two segments belong together",
+    "ctc": "which letter is heard in a frame, or none",
     "states": "the stream itself",
     "pooled": "the stream itself, and one vector a row beside it",
     "classification": "one label a text or a picture",

@@ -31,12 +31,9 @@ HEADS = ("states", "pooled", "classification", "embedding")
 
 
 @dataclass(frozen=True, kw_only=True)
-class PatchSizes:
+class EncoderSizes:
     """Those that all encoders of patches share."""
 
-    image: int = 224  # height and width of the pictures that the positions are learned for
-    patch: int
-    channels: int = 3
     width: int
     hidden: int
     heads: int
@@ -48,6 +45,15 @@ class PatchSizes:
     dropout: float = 0.0  # of what each sub-layer adds, and of the embeddings
     attention_dropout: float = 0.0
     path_dropout: float = 0.0  # of whole sub-layers, row by row, in the last layer [huang2016 eq.4]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PatchSizes(EncoderSizes):
+    """Those of square pictures cut into square patches."""
+
+    image: int = 224  # height and width of the pictures that the positions are learned for
+    patch: int
+    channels: int = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +109,7 @@ def patch_embed(sizes: PatchSizes, prefix: Sequence[str]) -> PatchEmbed:
     return PatchEmbed(patches, position, prefix, sizes.dropout)
 
 
-def encoder(sizes: PatchSizes) -> nn.Module:
+def encoder(sizes: EncoderSizes) -> nn.Module:
     width = sizes.width
     norm = partial(LayerNorm, width, sizes.epsilon)
 

@@ -52,6 +52,17 @@ class MeanOfPatches(nn.Module):
         return x[:, self.prefix :].mean(1)
 
 
+class MeanOfFirst(nn.Module):
+    """The mean of the first `count` tokens, which all stand for the whole. [gong2021 §2.2]"""
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self.count = count
+
+    def forward(self, x: Tensor, ctx: Context) -> Tensor:
+        return x[:, : self.count].mean(1)
+
+
 class NormedPool(nn.Module):
     """norm(pool(x)): for a stream that no norm ends. [radford2021 §2.4]"""
 

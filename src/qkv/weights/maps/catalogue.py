@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from qkv.weights.maps.albert import ALBERT
+from qkv.weights.maps.ast import AST
 from qkv.weights.maps.bert import BERT
 from qkv.weights.maps.distilbert import DISTILBERT
 from qkv.weights.maps.gpt1 import GPT1
@@ -13,9 +14,27 @@ from qkv.weights.maps.marian import MARIAN
 from qkv.weights.maps.roformer import ROFORMER
 from qkv.weights.maps.t5 import T5
 from qkv.weights.maps.vit import DEIT, VIT
+from qkv.weights.maps.wav2vec2 import WAV2VEC2
 from qkv.weights.published import PublishedFamily
 
 PUBLISHED: dict[str, PublishedFamily] = {
     each.model_type: each
-    for each in (ALBERT, BERT, DISTILBERT, ROFORMER, GPT1, GPT2, GPT_NEO, LLAMA, MISTRAL, QWEN2, MARIAN, T5, VIT, DEIT)
+    for each in (
+        ALBERT,
+        BERT,
+        DISTILBERT,
+        ROFORMER,
+        GPT1,
+        GPT2,
+        GPT_NEO,
+        LLAMA,
+        MISTRAL,
+        QWEN2,
+        MARIAN,
+        T5,
+        VIT,
+        DEIT,
+        AST,
+        WAV2VEC2,
+    )
 }
