@@ -46,6 +46,10 @@ SMALL_SIZES: dict[str, dict[str, Any]] = {
         "channels": (256,) * 7, "width": 256, "hidden": 1024, "heads": 4, "layers": 6, "position_kernel": 64,
         "entries": 64, "quantised": 128, "space": 128,
     },
+    "whisper": {
+        "mels": 80, "source_positions": 1500, "target_positions": 448, "width": 256, "encoder_hidden": 1024,
+        "decoder_hidden": 1024, "encoder_heads": 4, "decoder_heads": 4, "encoder_layers": 3, "decoder_layers": 3,
+    },
     "rnn": {"embedding": 256, "width": 256, "alignment": 256, "maxout": 256, "dropout": 0.2},
 }  # fmt: skip
 VOCABULARIES = ("vocabulary", "source_vocabulary")  # sizes that follow from the tokenizers

@@ -30,6 +30,7 @@ from qkv.models import (
     transformer,
     vit,
     wav2vec2,
+    whisper,
 )
 from qkv.models.head_choice import HeadChoice
 from qkv.models.image_model import ImageModel
@@ -176,6 +177,14 @@ _FAMILIES = [
         deit.SIZES,
         deit.HEADS,
         "images",
+    ),
+    Family(
+        "whisper",
+        "an encoder of speech and a decoder that writes what was said",
+        whisper.WhisperSizes,
+        whisper.whisper,
+        whisper.SIZES,
+        reads="sound",
     ),
     Family("ast", "a DeiT that reads the filter bank of a sound", ast.ASTSizes, ast.ast, ast.SIZES, ast.HEADS, "sound"),
     Family(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -40,12 +40,16 @@ class Setting:
 def settings_for(
     model: Model, longest: int, lengths: Sequence[int] = LENGTHS, rows: Sequence[int] = ROWS
 ) -> list[Setting]:
-    """Every length up to `longest`, padded in every way, at every number of rows; cached where a model looks back."""
+    """Every length up to `longest`, padded in every way, at every number of rows; cached where a model looks back.
+
+    What hears frames has no padding: its windows are full, and the lengths are those of what it writes.
+    """
+    paddings = PADDINGS[:1] if hears(model) else PADDINGS
     found = []
     for length in sorted({each for each in lengths if each <= longest} | {longest}):
         for count in rows:
             for cached in (False, True) if looks_back(model) else (False,):
-                for padding in PADDINGS if length > 1 else PADDINGS[:1]:
+                for padding in paddings if length > 1 else PADDINGS[:1]:
                     found.append(Setting(length, count, padding, cached))
     return found
 
@@ -55,11 +59,16 @@ def looks_back(model: Model) -> bool:
     return isinstance(model, EncoderDecoder) or find_family(model.family).heads[0] == "language"
 
 
+def hears(model: Model) -> bool:
+    """Whether a model's source are frames of sound, of which a full window is needed."""
+    return isinstance(model, EncoderDecoder) and model.source_vocabulary is None
+
+
 @dataclass(frozen=True, eq=False)
 class Batch:
     """What both models are given. `documents` is 1 where a token is real. All are [b s]."""
 
-    ids: Tensor
+    ids: Tensor  # or frames [b f t]
     documents: Tensor
     segments: Tensor | None
     target: Tensor | None  # of a model that writes
@@ -69,7 +78,7 @@ def draw(model: Model, setting: Setting, pad: int, seed: int) -> Batch:
     """Random tokens, but never the padding token, by which some libraries find where a row ends."""
     random = torch.Generator().manual_seed(seed)
     rows, length = setting.rows, setting.length
-    vocabulary = model.vocabulary if isinstance(model, TextModel) else model.source_vocabulary
+    vocabulary = model.vocabulary if isinstance(model, TextModel) else cast(EncoderDecoder, model).target_vocabulary
 
     def tokens() -> Tensor:
         ids = torch.randint(0, vocabulary - 1, (rows, length), generator=random)
@@ -87,8 +96,11 @@ def draw(model: Model, setting: Setting, pad: int, seed: int) -> Batch:
         kinds = len(model.embed.segments.weight)
         segments = (torch.arange(length) >= length // 2).long().clamp(max=kinds - 1).expand(rows, length)
     device = next(model.parameters()).device
+    given = ids.where(real > 0, pad)
+    if hears(model):
+        given = torch.randn(rows, model.sizes.mels, 2 * model.sizes.source_positions, generator=random)
     return Batch(
-        ids.where(real > 0, pad).to(device),
+        given.to(device),
         real.to(device),
         None if segments is None else segments.to(device),
         None if target is None else target.to(device),
@@ -149,7 +161,9 @@ def _joined(name: str, parts: list[Tensor]) -> Tensor:
 def _written(model: EncoderDecoder, batch: Batch, setting: Setting) -> Tensor:
     assert batch.target is not None
     documents = batch.documents if setting.padding != "none" else None
-    memory = model.encode_tokens(batch.ids, Tokens(setting.length, documents=documents), NotPadding())
+    slots = model.source.slots(batch.ids, None).size
+    frames = batch.ids.to(next(model.parameters()).dtype) if batch.ids.is_floating_point() else batch.ids
+    memory = model.encode_tokens(frames, Tokens(slots, documents=documents), NotPadding())
     cache = model.new_cache(setting.length) if setting.cached else None
     parts = [model.decode(batch.target[:, start:end], memory, cache) for start, end in pieces(setting)]
     return torch.cat(parts, 1)
@@ -170,6 +184,8 @@ def their_answers(
 ) -> dict[str, Tensor]:
     """The reference's, by the same names and in our shapes; those that it reads from padding are left out."""
     given: dict[str, Any] = {"input_ids": batch.ids}
+    if hears(model):
+        given = {"input_features": batch.ids.to(next(reference.parameters()).dtype)}
     if setting.padding != "none":
         given["attention_mask"] = batch.documents
     if told and setting.padding == "left":

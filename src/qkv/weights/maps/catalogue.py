@@ -15,6 +15,7 @@ from qkv.weights.maps.roformer import ROFORMER
 from qkv.weights.maps.t5 import T5
 from qkv.weights.maps.vit import DEIT, VIT
 from qkv.weights.maps.wav2vec2 import WAV2VEC2
+from qkv.weights.maps.whisper import WHISPER
 from qkv.weights.published import PublishedFamily
 
 PUBLISHED: dict[str, PublishedFamily] = {
@@ -36,5 +37,6 @@ PUBLISHED: dict[str, PublishedFamily] = {
         DEIT,
         AST,
         WAV2VEC2,
+        WHISPER,
     )
 }
