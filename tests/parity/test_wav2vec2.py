@@ -50,7 +50,9 @@ HEADS: list[tuple[str, dict[str, Any]]] = [
     ("Wav2Vec2ForPreTraining", {}),
 ]
 CASES = {
-    f"{name}, {architecture}{', all layers' if len(more) > 1 else ''}": Case(architecture, Wav2Vec2Config(**sizes, **more))
+    f"{name} {architecture}{' of all layers' if len(more) > 1 else ''}": Case(
+        architecture, Wav2Vec2Config(**sizes, **more)
+    )
     for name, sizes in (("base", SMALL), ("stable", STABLE))
     for architecture, more in HEADS
 } | {
