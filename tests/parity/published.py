@@ -58,6 +58,9 @@ def perturb(model: nn.Module) -> None:
 
 
 PARTS = [
+    ("image_embeds", "text_embeds", "logits_per_image"),
+    ("image_embeds",),
+    ("text_embeds",),
     ("prediction_logits", "seq_relationship_logits"),
     ("prediction_logits", "sop_logits"),
     ("last_hidden_state", "pooler_output"),

@@ -1,10 +1,18 @@
 """ViT and DeiT against the reference library's, with noise on every parameter: outputs, gradients, files both ways."""
 
 import pytest
+import torch
+import transformers
 from transformers import DeiTConfig, ViTConfig
 
+from qkv.errors import QkvError
+from qkv.files import read_json
+from qkv.weights.certify import open_reference
+from qkv.weights.maps.catalogue import PUBLISHED
+from qkv.weights.published import save_published
+from tests.models.small_images import small_model
 from tests.parity.pictures import check_picture_gradients, check_pictures, check_pictures_both_ways
-from tests.parity.published import Case, reference_pair
+from tests.parity.published import Case, close, reference_pair
 
 CONFIG = {
     "image_size": 32,
@@ -50,3 +58,29 @@ def test_gradients_agree(pair, tmp_path):
 
 def test_what_is_exported_the_reference_opens(pair, tmp_path):
     check_pictures_both_ways(pair, tmp_path)
+
+
+@pytest.mark.parametrize("family", ["vit", "deit", "clip-image"])
+@torch.no_grad()
+def test_the_stream_alone_is_exported_as_a_bare_encoder(family, tmp_path):
+    """Which has a layer over the class token, and gets one of zeros."""
+    model = small_model(family)
+    save_published(model, tmp_path, PUBLISHED)
+    architecture = PUBLISHED[read_json(tmp_path / "config.json")["model_type"]].architectures["states"]
+    opened, keys = open_reference(transformers, architecture, tmp_path)
+    assert not any(keys.values())
+    pictures = torch.randn(2, 3, 12, 12)
+    close(model(pictures), opened(pictures).last_hidden_state)
+
+
+def test_what_the_reference_has_no_place_for_is_not_written(tmp_path):
+    with pytest.raises(QkvError, match="None of the published forms of the family vit has such sizes"):
+        save_published(small_model("vit", pooling="mean"), tmp_path, PUBLISHED)
+    with pytest.raises(QkvError, match="has no embedding head for the family vit"):
+        save_published(small_model("vit", "embedding"), tmp_path, PUBLISHED)
+
+
+def test_oblong_pictures_are_refused():
+    config = {"model_type": "vit", **CONFIG, "image_size": [32, 48]}
+    with pytest.raises(QkvError, match=r"square here; the config.json has image_size \[32, 48\]"):
+        PUBLISHED["vit"].sizes_of(config)

@@ -50,6 +50,14 @@ SMALL_SIZES: dict[str, dict[str, Any]] = {
         "mels": 80, "source_positions": 1500, "target_positions": 448, "width": 256, "encoder_hidden": 1024,
         "decoder_hidden": 1024, "encoder_heads": 4, "decoder_heads": 4, "encoder_layers": 3, "decoder_layers": 3,
     },
+    "clip": {
+        "projection": 256, "positions": 77, "text_width": 256, "text_hidden": 1024, "text_heads": 4, "text_layers": 4,
+        "image": 64, "patch": 8, "image_width": 256, "image_hidden": 1024, "image_heads": 4, "image_layers": 4,
+    },
+    "clip-text": {"projection": 256, "positions": 77, "width": 256, "hidden": 1024, "heads": 4, "layers": 4},
+    "clip-image": {
+        "projection": 256, "image": 64, "patch": 8, "width": 256, "hidden": 1024, "heads": 4, "layers": 4,
+    },
     "rnn": {"embedding": 256, "width": 256, "alignment": 256, "maxout": 256, "dropout": 0.2},
 }  # fmt: skip
 VOCABULARIES = ("vocabulary", "source_vocabulary")  # sizes that follow from the tokenizers

@@ -16,6 +16,7 @@ from qkv.models import (
     albert,
     ast,
     bert,
+    clip,
     deit,
     distilbert,
     gpt1,
@@ -34,11 +35,12 @@ from qkv.models import (
 )
 from qkv.models.head_choice import HeadChoice
 from qkv.models.image_model import ImageModel
+from qkv.models.image_text_model import ImageTextModel
 from qkv.models.sequence_to_sequence import SequenceToSequence
 from qkv.models.sound_model import SoundModel
 from qkv.models.text_model import TextModel
 
-Model = SequenceToSequence | TextModel | ImageModel | SoundModel
+Model = SequenceToSequence | TextModel | ImageModel | SoundModel | ImageTextModel
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,7 @@ class Family:
     """A way to build models: its sizes as a dataclass, its builder, and the sizes published with their paper.
 
     A family of models of one row has `heads` to choose from, the usual one first, and its builder takes the choice; the
-    other families turn one sequence into another, and have none.
+    other families turn one sequence into another, or compare two, and have none.
     """
 
     name: str
@@ -55,7 +57,7 @@ class Family:
     build: Callable[..., Any]
     published: Mapping[str, Any]
     heads: tuple[str, ...] = ()
-    reads: str = "text"  # or "images", "sound" or "sound"
+    reads: str = "text"  # or "images" or "sound"
 
     def sizes(self, values: Mapping[str, Any]) -> Any:
         """Sizes from plain values, as a configuration file holds them; an unknown or missing name is an error."""
@@ -179,6 +181,31 @@ _FAMILIES = [
         "images",
     ),
     Family(
+        "clip",
+        "pictures and texts in one space, where captions lie near what they describe",
+        clip.CLIPSizes,
+        clip.clip,
+        clip.SIZES,
+        reads="images and text",
+    ),
+    Family(
+        "clip-text",
+        "the encoder of texts in CLIP, which Stable Diffusion reads with",
+        clip.CLIPTextSizes,
+        clip.clip_text,
+        clip.TEXT_SIZES,
+        clip.TEXT_HEADS,
+    ),
+    Family(
+        "clip-image",
+        "the encoder of pictures in CLIP",
+        clip.CLIPImageSizes,
+        clip.clip_image,
+        clip.IMAGE_SIZES,
+        clip.IMAGE_HEADS,
+        "images",
+    ),
+    Family(
         "whisper",
         "an encoder of speech and a decoder that writes what was said",
         whisper.WhisperSizes,
@@ -211,7 +238,7 @@ def build(family: str, sizes: Any, head: HeadChoice | None = None) -> Any:
     chosen = find_family(family)
     if not chosen.heads:
         if head is not None:
-            raise QkvError(f"Family {family} turns one sequence into another and has no choice of heads.")
+            raise QkvError(f"A model of the family {family} has no choice of heads.")
         model: Model = chosen.build(sizes)
     else:
         head = head or HeadChoice(chosen.heads[0])

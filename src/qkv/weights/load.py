@@ -41,7 +41,7 @@ def load_model(
     model = _load(local_folder(folder, offline=offline), fullest=head is not None)
     if head is not None:
         if head_of(model) is None:
-            raise QkvError(f"{folder} holds a model that turns one sequence into another and has no choice of heads.")
+            raise QkvError(f"{folder} holds a model that has no choice of heads.")
         model = model if head_of(model) == head else with_head(model, head)
     return model.to(device).eval()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from qkv.weights.maps.albert import ALBERT
 from qkv.weights.maps.ast import AST
 from qkv.weights.maps.bert import BERT
+from qkv.weights.maps.clip import CLIP, CLIP_IMAGE, CLIP_TEXT
 from qkv.weights.maps.distilbert import DISTILBERT
 from qkv.weights.maps.gpt1 import GPT1
 from qkv.weights.maps.gpt2 import GPT2
@@ -35,6 +36,9 @@ PUBLISHED: dict[str, PublishedFamily] = {
         T5,
         VIT,
         DEIT,
+        CLIP,
+        CLIP_TEXT,
+        CLIP_IMAGE,
         AST,
         WAV2VEC2,
         WHISPER,

@@ -11,12 +11,12 @@ from typing import Any
 
 from qkv.errors import QkvError
 from qkv.models.deit import DeiTSizes
-from qkv.models.head_choice import HeadChoice
+from qkv.models.head_choice import WITH_LABELS, HeadChoice
 from qkv.models.vit import ViTSizes
 from qkv.weights.config_map import ConfigMap, Size, activation
-from qkv.weights.maps.bert_names import pooler_rules
+from qkv.weights.maps.bert_names import pooler_rules, unread
 from qkv.weights.published import PublishedFamily
-from qkv.weights.rules import Flatten, Map, Rename, rename_modules
+from qkv.weights.rules import Flatten, Map, rename_modules
 
 BLOCK = "stack.blocks.{}"
 
@@ -60,7 +60,7 @@ def vit_rules(sizes: ViTSizes, head: HeadChoice | None) -> Map:
     assert head is not None
     return [
         *encoder_rules("vit.", sizes.query_bias, ["cls_token"]),
-        *image_head_rules("vit.", head),
+        *image_head_rules("vit.", head, sizes.width),
     ]
 
 
@@ -69,18 +69,18 @@ def deit_rules(sizes: DeiTSizes, head: HeadChoice | None) -> Map:
     distilled = [("cls_classifier", "head.out"), ("distillation_classifier", "head.teacher_out")]
     return [
         *encoder_rules("deit.", sizes.query_bias, ["cls_token", "distillation_token"]),
-        *image_head_rules("deit.", head),
+        *image_head_rules("deit.", head, sizes.width),
         *(rename_modules(distilled) if head.kind == "distilled" else ()),
     ]
 
 
-def image_head_rules(base: str, head: HeadChoice) -> Map:
+def image_head_rules(base: str, head: HeadChoice, width: int) -> Map:
     """A classifier reads the class token itself; the layer over it is the headless model's."""
-    pooled = HeadChoice("pooled") if head.kind == "pooled" else HeadChoice("states")
-    classifier: list[Rename] = []
-    if head.kind == "classification":
-        classifier = list(rename_modules([("classifier", "head.out")]))
-    return [*pooler_rules(f"{base}pooler.dense", pooled), *classifier]
+    pooler = f"{base}pooler.dense"
+    if head.kind not in WITH_LABELS:
+        return pooler_rules(pooler, head, width)
+    classifier = rename_modules([("classifier", "head.out")]) if head.kind == "classification" else ()
+    return [*unread([pooler], "a decision is made from the class token itself"), *classifier]
 
 
 def one_side(key: str) -> Any:

@@ -1,0 +1,70 @@
+"""What a model of pictures and texts offers: one vector for each, in a space where what belongs together lies together.
+
+Shapes: i pictures, t texts, s slots of a text, j width of the joint space, k classes, p prompts a class.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from qkv.models.image_model import ImageModel
+from qkv.models.text_model import TextModel
+from qkv.parts.context import Ledger
+from qkv.parts.precision import widened, without_autocast
+
+TEMPERATURE = 0.07  # at the start [radford2021 §2.5]
+
+
+class Likeness(NamedTuple):
+    """How alike every picture and every text are."""
+
+    images: Tensor  # [i j], of length 1
+    texts: Tensor  # [t j], of length 1
+    logits: Tensor  # [i t]: their cosines times the learned scale
+
+
+class ImageTextModel(nn.Module):
+    """Two towers, whose heads project into one space, and the scale of cosines there. [radford2021 §2.3]"""
+
+    family: str  # what the model was built from, as `models.catalogue.build` notes it
+    sizes: Any
+
+    def __init__(self, image: ImageModel, text: TextModel) -> None:
+        super().__init__()
+        self.image, self.text = image, text
+        self.log_scale = nn.Parameter(torch.tensor(-math.log(TEMPERATURE)))
+
+    def forward(
+        self, images: Tensor, ids: Tensor, *, lengths: Tensor | None = None, ledger: Ledger | None = None
+    ) -> Likeness:
+        """Pictures [i c h w] and texts [t s], each of which is compared with each."""
+        pictures, texts = self.of_images(images, ledger=ledger), self.of_texts(ids, lengths=lengths, ledger=ledger)
+        return Likeness(pictures, texts, self.logits(pictures, texts))
+
+    def of_images(self, images: Tensor, *, ledger: Ledger | None = None) -> Tensor:
+        """One vector a picture, of length 1. [i j]"""
+        return F.normalize(widened(self.image(images, ledger=ledger)), dim=-1)
+
+    def of_texts(self, ids: Tensor, *, lengths: Tensor | None = None, ledger: Ledger | None = None) -> Tensor:
+        """One vector a text, of length 1. [t j]"""
+        return F.normalize(widened(self.text(ids, lengths=lengths, ledger=ledger)), dim=-1)
+
+    def logits(self, images: Tensor, texts: Tensor) -> Tensor:
+        """[i j] [t j] → [i t]"""
+        with without_autocast(images):
+            return images @ texts.T * widened(self.log_scale).exp()
+
+    def class_weights(self, prompts: Tensor, *, lengths: Tensor | None = None) -> Tensor:
+        """Zero-shot classes: the mean direction of the prompts [k p s] that describe each. [radford2021 §3.1.4]
+
+        A picture belongs to the class whose weight it is nearest to: `logits(of_images(images), weights)`. [k j]
+        """
+        classes, count = prompts.shape[:2]
+        given = None if lengths is None else lengths.flatten()
+        directions = self.of_texts(prompts.flatten(0, 1), lengths=given).unflatten(0, (classes, count))
+        return F.normalize(directions.mean(1), dim=-1)
