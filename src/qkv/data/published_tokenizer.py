@@ -70,7 +70,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
 # in `config.json`.
 CLASSES = {
     **dict.fromkeys(("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer", "MobileBertTokenizer"), "bert"),
-    "GPT2Tokenizer": "gpt2",
+    **dict.fromkeys(("GPT2Tokenizer", "WhisperTokenizer"), "gpt2"),
     "OpenAIGPTTokenizer": "gpt1",
     "RobertaTokenizer": "roberta",
     "CLIPTokenizer": "clip",
@@ -82,7 +82,7 @@ CLASSES = {
 MODELS = {
     **dict.fromkeys(("bert", "distilbert", "electra", "mobilebert"), "bert"),
     **dict.fromkeys(("t5", "mt5", "switch_transformers"), "t5"),
-    "gpt2": "gpt2",
+    **dict.fromkeys(("gpt2", "whisper"), "gpt2"),
     "openai-gpt": "gpt1",
     "roberta": "roberta",
     "clip": "clip",

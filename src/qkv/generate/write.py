@@ -26,12 +26,13 @@ def write(
     *,
     alternatives: int = 0,
     forbidden: Tensor | None = None,
+    note_shaped: bool = False,
 ) -> Iterator[None]:
     """Carry on each line until it ends; yields after each step.
 
     Several lines may begin alike: line i is written from source i // (lines / sources). A line leaves the batch as soon
     as it ends, so a step costs only its live rows. The log-probabilities noted are the model's own, whatever shapers
-    and `forbidden` then do to the choice.
+    and `forbidden` then do to the choice; with `note_shaped`, those that shapers leave to be chosen from.
     """
     if not lines:
         return
@@ -43,7 +44,7 @@ def write(
     history = History.of_prompts([line.prompt for line in lines], continuation.device) if shapers else None
     live = list(lines)  # by row
     while live:
-        tokens, own, others = _choose(logits, history, live, chooser, shapers, alternatives, forbidden)
+        tokens, own, others = _choose(logits, history, live, chooser, shapers, alternatives, forbidden, note_shaped)
         stay = [
             row
             for row, (line, token, log_probability) in enumerate(zip(live, tokens.tolist(), own, strict=True))
@@ -72,6 +73,7 @@ def _choose(
     shapers: Sequence[Shaper],
     alternatives: int,
     forbidden: Tensor | None,
+    note_shaped: bool,
 ) -> tuple[Tensor, list[float], list[list[Alternative]]]:
     """The next token of each row, its log-probability, and its alternatives."""
     if history is None and isinstance(chooser, TheLikeliest) and not alternatives:
@@ -81,7 +83,7 @@ def _choose(
     if forbidden is not None:
         scores = scores.index_fill(-1, forbidden, -torch.inf)
     tokens = chooser.choose(scores, [line.chance for line in lines])  # [r]
-    own = widened(logits).log_softmax(-1)  # [r v]
+    own = widened(scores if note_shaped else logits).log_softmax(-1)  # [r v]
     return tokens, own.gather(1, tokens[:, None])[:, 0].tolist(), best_of(own, alternatives)
 
 

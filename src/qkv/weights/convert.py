@@ -1,4 +1,6 @@
-"""Model files of other forms as a published folder: old pickles, GGUF, llama2.c; and a folder in another precision."""
+"""Model files of other forms as a published folder: old pickles, GGUF, llama2.c, CTranslate2's Whisper; and a folder in
+another precision.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +15,7 @@ from qkv.data.gguf_tokenizer import tokenizer_of_gguf
 from qkv.data.tokenizer import TextTokenizer
 from qkv.errors import QkvError
 from qkv.files import read_json, write_json
+from qkv.weights.ctranslate2 import is_ctranslate2, read_ctranslate2
 from qkv.weights.gguf import read_gguf
 from qkv.weights.hub import local_folder, say_aside
 from qkv.weights.llama2c import read_llama2c
@@ -24,7 +27,8 @@ from qkv.weights.save import CONFIG_FILE, TENSOR_FILE
 from qkv.weights.shards import INDEX_FILE, SHARD_BYTES, read_shards, write_shards
 from qkv.weights.single_file import OTHERS
 
-Read = tuple[dict[str, Any], dict[str, Tensor], TextTokenizer | None]
+Files = dict[str, Any]  # JSON by the names of the files
+Read = tuple[dict[str, Any], dict[str, Tensor], TextTokenizer | Files | None]
 GGUF_MARK = b"GGUF"
 
 
@@ -40,6 +44,7 @@ def convert(
     say: Callable[[str], None] = say_aside,
 ) -> Path:
     """Rewrite a folder, a GGUF or a llama2.c file as a published folder with safetensors, which is read once to try it.
+    A folder may be one of CTranslate2's, of Whisper.
 
     The tensors of a folder keep their names and, without a `dtype`, their precision; its tokenizer and licence come
     along. `model_type` is for folders from before `config.json` said it.
@@ -49,15 +54,17 @@ def convert(
         raise QkvError(f"There is no {source}: give a model folder, a GGUF file or a llama2.c file.")
     out = Path(out)
     with new_folder(out, source, overwrite) as passing:
-        config, tensors, tokenizer = _of_folder(source, model_type) if source.is_dir() else _of_file(source, model_type)
+        config, tensors, more = _of_folder(source, model_type) if source.is_dir() else _of_file(source, model_type)
         if dtype is not None:
             config = {key: value for key, value in config.items() if key != "torch_dtype"} | {"dtype": dtype}
         write_shards(passing, cast(tensors, dtype), shard_bytes)
         write_json(passing / CONFIG_FILE, config)
         if source.is_dir():
             copy_beside(source, passing)
-        if tokenizer is not None:
-            tokenizer.save(passing / "tokenizer.json")
+        if isinstance(more, TextTokenizer):
+            more.save(passing / "tokenizer.json")
+        for name, content in more.items() if isinstance(more, dict) else ():
+            write_json(passing / name, content)
         _try(passing, out)
     return out
 
@@ -70,6 +77,10 @@ def _try(passing: Path, out: Path) -> None:
 
 
 def _of_folder(folder: Path, model_type: str | None) -> Read:
+    if is_ctranslate2(folder):
+        if model_type not in (None, "whisper"):
+            raise QkvError(f"{folder} can only be a whisper, not a {model_type}.")
+        return read_ctranslate2(folder)
     if not (folder / CONFIG_FILE).exists():
         raise QkvError(f"The folder {folder} holds no model: it has no {CONFIG_FILE}.")
     config = read_json(folder / CONFIG_FILE)

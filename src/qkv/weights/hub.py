@@ -16,7 +16,8 @@ TOKENIZERS = (
     "vocab.txt", "merges.txt", "spiece.model", "tokenizer.model", "source.spm", "target.spm", "chat_template.jinja",
 )  # fmt: skip
 WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "model-*-of-*.safetensors", "[0-9]_*/model.safetensors")
-NEEDED = ("config.json", "generation_config.json", *WEIGHTS, *TOKENIZERS, *MODULES)
+PROCESSOR = "preprocessor_config.json"  # how pictures and sounds are prepared
+NEEDED = ("config.json", "generation_config.json", PROCESSOR, *WEIGHTS, *TOKENIZERS, *MODULES)
 PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json", "pytorch_model-*-of-*.bin")
 
 
