@@ -18,10 +18,12 @@ from qkv.parts.low_rank import refuse_updates
 from qkv.weights.extent import check_extent
 from qkv.weights.hub import local_folder
 from qkv.weights.maps.catalogue import PUBLISHED
+from qkv.weights.maps.timm import is_timm
 from qkv.weights.published import load_published
 from qkv.weights.save import CONFIG_FILE, CONFIG_NOTE, TENSOR_FILE, tensors_of
 from qkv.weights.sentence_folder import read_sentence_folder
 from qkv.weights.single_file import load_single_file
+from qkv.weights.timm_folder import load_timm
 
 
 def load_model(
@@ -58,6 +60,8 @@ def _load(folder: Path, fullest: bool) -> Model:
     config = read_json(folder / CONFIG_FILE)
     if isinstance(config, dict) and "model_type" in config:
         return load_published(folder, config, PUBLISHED, fullest)
+    if is_timm(config):
+        return load_timm(folder, config)
     return _load_own(folder, config)
 
 

@@ -129,16 +129,22 @@ def fill(
     published: PublishedFamily, sizes: Any, head: HeadChoice | None, theirs: Mapping[str, Tensor], origin: Path
 ) -> Model:
     """A model of these sizes with these weights."""
+    return fill_family(published.family, published.rules(sizes, head), sizes, head, theirs, origin)
+
+
+def fill_family(
+    family: str, rules: Map, sizes: Any, head: HeadChoice | None, theirs: Mapping[str, Tensor], origin: Path
+) -> Model:
     with torch.device("meta"):  # no time is spent on initial values that are replaced at once
-        model: Model = build(published.family, sizes, head)
+        model: Model = build(family, sizes, head)
     wanted = {name: tensor.shape for name, tensor in tensors_of(model).items()}
-    ours = to_ours(published.rules(sizes, head), theirs, wanted.keys())
+    ours = to_ours(rules, theirs, wanted.keys())
     for name, shape in wanted.items():
         if ours[name].shape != shape:
             raise QkvError(
                 f"{origin} gives {name} the shape {list(ours[name].shape)}; by its config.json it has {list(shape)}."
             )
-    model = build(published.family, sizes, head)
+    model = build(family, sizes, head)
     copy_into(tensors_of(model), ours, origin)
     return model.eval()
 
