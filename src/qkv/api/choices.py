@@ -58,6 +58,12 @@ SMALL_SIZES: dict[str, dict[str, Any]] = {
     "clip-image": {
         "projection": 256, "image": 64, "patch": 8, "width": 256, "hidden": 1024, "heads": 4, "layers": 4,
     },
+    "detr": {
+        "stem": 32, "stage_widths": (32, 64, 128, 256), "stage_depths": (2, 2, 2, 2), "residual": "basic",
+        "map_norm": "batch", "queries": 20, "width": 128, "encoder_hidden": 512, "decoder_hidden": 512,
+        "encoder_heads": 4, "decoder_heads": 4, "encoder_layers": 3, "decoder_layers": 3,
+    },
+    "vitpose": {"image": 128, "image_width": 96, "patch": 16, "width": 192, "hidden": 768, "heads": 3, "layers": 6},
     "rnn": {"embedding": 256, "width": 256, "alignment": 256, "maxout": 256, "dropout": 0.2},
 }  # fmt: skip
 VOCABULARIES = ("vocabulary", "source_vocabulary")  # sizes that follow from the tokenizers

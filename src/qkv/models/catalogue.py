@@ -18,6 +18,7 @@ from qkv.models import (
     bert,
     clip,
     deit,
+    detr,
     distilbert,
     gpt1,
     gpt2,
@@ -30,9 +31,11 @@ from qkv.models import (
     t5,
     transformer,
     vit,
+    vitpose,
     wav2vec2,
     whisper,
 )
+from qkv.models.detection_model import DetectionModel
 from qkv.models.head_choice import HeadChoice
 from qkv.models.image_model import ImageModel
 from qkv.models.image_text_model import ImageTextModel
@@ -40,7 +43,7 @@ from qkv.models.sequence_to_sequence import SequenceToSequence
 from qkv.models.sound_model import SoundModel
 from qkv.models.text_model import TextModel
 
-Model = SequenceToSequence | TextModel | ImageModel | SoundModel | ImageTextModel
+Model = SequenceToSequence | TextModel | ImageModel | DetectionModel | SoundModel | ImageTextModel
 
 
 @dataclass(frozen=True)
@@ -223,6 +226,24 @@ _FAMILIES = [
         wav2vec2.HEADS,
         "sound",
     ),
+    Family(
+        "detr",
+        "all objects of a picture at once, as a set",
+        detr.DetrSizes,
+        detr.detr,
+        detr.SIZES,
+        detr.HEADS,
+        "images",
+    ),
+    Family(
+        "vitpose",
+        "a ViT that draws a map of each keypoint",
+        vitpose.ViTPoseSizes,
+        vitpose.vitpose,
+        vitpose.SIZES,
+        vitpose.HEADS,
+        "images",
+    ),
 ]
 FAMILIES = {family.name: family for family in _FAMILIES}
 
@@ -257,7 +278,7 @@ def config_of(model: Model) -> dict[str, Any]:
 
 def head_of(model: Model) -> HeadChoice | None:
     """The head that a model was given; None for one of a family without a choice."""
-    return model.head_choice if isinstance(model, TextModel | ImageModel | SoundModel) else None
+    return model.head_choice if isinstance(model, TextModel | ImageModel | DetectionModel | SoundModel) else None
 
 
 _FILLING = {

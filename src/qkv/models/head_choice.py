@@ -23,12 +23,14 @@ KINDS = {
     "distilled": "one label a picture, by the class token and by what a teacher taught",
     "tokens": "one label a token",
     "spans": "where an answer begins and ends",
+    "detection": "the class and the box of each object",
+    "keypoints": "a map of where each of the named points is",
     "embedding": "one vector a text or a picture",
     "projection": "one vector, in a space that texts and pictures share",
 }
 Pools = Mapping[str, Callable[[], nn.Module]]
 POOLS: Pools = {"mean": MeanOfTokens, "first": FirstToken, "last": LastToken}
-WITH_LABELS = ("classification", "distilled", "tokens")
+WITH_LABELS = ("classification", "distilled", "tokens", "detection", "keypoints")
 
 
 @dataclass(frozen=True)

@@ -38,9 +38,12 @@ class Context:
     tokens: Tokens  # where the stream's tokens stand in their rows
     visibility: Rule = Everything()  # narrows every attention of this pass: padding, packed documents
     positions: Tensor | None = None  # [b s] or [s]; None: a token's position is its slot
+    position_vectors: Tensor | None = None  # [b s d] or [s d], added where queries and keys are made, not to values
     segments: Tensor | None = None  # [b s] number of the text of each token, where a row holds several; None: all 0
     memory: Tensor | None = None  # [m k d], what cross-attention reads
     memory_tokens: Tokens | None = None
+    memory_position_vectors: Tensor | None = None  # [m k d], the same for the keys of the memory
+    grid: tuple[int, int] | None = None  # rows and columns of the tokens that end the stream, where they are a picture
     cache: Cache | None = None
     bias: Tensor | None = None  # [1 h q k], owned by the stack and added to every score
     ledger: Ledger | None = None

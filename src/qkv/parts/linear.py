@@ -48,6 +48,13 @@ class JoinedLinear(nn.Module):
         """All maps side by side in one tensor."""
         return F.linear(x, self.weight, self.whole_bias())
 
+    def with_last_of(self, x: Tensor, other: Tensor) -> tuple[Tensor, ...]:
+        """All maps of x but the last, which is of another input: values that have no positions. [carion2020 §A.3]"""
+        *first, last = self.outputs.values()
+        bias, rows = self.whole_bias(), sum(first)
+        head, tail = (None, None) if bias is None else bias.split([rows, last])
+        return (*F.linear(x, self.weight[:rows], head).split(first, -1), F.linear(other, self.weight[rows:], tail))
+
     def extra_repr(self) -> str:
         return f"{self.width} → " + ", ".join(f"{name} {rows}" for name, rows in self.outputs.items())
 

@@ -88,6 +88,13 @@ class AdaptedJoinedLinear(JoinedLinear):
     def together(self, x: Tensor) -> Tensor:
         return torch.cat(self(x), -1)
 
+    def with_last_of(self, x: Tensor, other: Tensor) -> tuple[Tensor, ...]:
+        inputs = [x] * (len(self.outputs) - 1) + [other]
+        return tuple(
+            part + self.lora[name](given) if name in self.lora else part
+            for name, part, given in zip(self.outputs, super().with_last_of(x, other), inputs, strict=True)
+        )
+
     def updates(self) -> dict[str, tuple[LowRank, Tensor]]:
         """By the part's name: its update, and its rows of the matrix."""
         rows = dict(zip(self.outputs, self.parts(self.weight), strict=True))

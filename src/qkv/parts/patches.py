@@ -22,11 +22,14 @@ class Patches(nn.Conv2d):
     """A linear map of each patch, which is a convolution that moves by the `stride`. [dosovitskiy2021 eq.1]
 
     With a stride below the side of a patch neighbours overlap; what is left over at the right and at
-    the bottom is not read.
+    the bottom is not read. With `around`, so many pixels of zeros stand on every side of the picture.
     """
 
-    def __init__(self, channels: int, width: int, patch: Sides, stride: Sides | None = None, bias: bool = True) -> None:
-        super().__init__(channels, width, patch, patch if stride is None else stride, bias=bias)
+    def __init__(
+        self, channels: int, width: int, patch: Sides, stride: Sides | None = None, bias: bool = True, around: int = 0
+    ) -> None:
+        super().__init__(channels, width, patch, patch if stride is None else stride, padding=around, bias=bias)
+        self.around = around
         if any(step > side for step, side in zip(self.stride, self.kernel_size, strict=True)):
             raise QkvError(f"Patches of {self.kernel_size} at every {self.stride} would leave out what lies between.")
         nn.init.normal_(self.weight, std=(channels * self.kernel_size[0] * self.kernel_size[1]) ** -0.5)
@@ -38,7 +41,8 @@ class Patches(nn.Conv2d):
         (high, wide), (down, right) = self.kernel_size, self.stride
         if height < high or width < wide:
             raise QkvError(f"A picture of {height} × {width} is smaller than one patch of {high} × {wide}.")
-        return (height - high) // down + 1, (width - wide) // right + 1
+        both = 2 * self.around
+        return (height + both - high) // down + 1, (width + both - wide) // right + 1
 
     def forward(self, images: Tensor) -> Tensor:
         """[b c h w] → [b r·k d]"""

@@ -30,12 +30,28 @@ class Stack(nn.Module):
         self.dropout = nn.Dropout(dropout)  # after the norm, as in T5 [raffel2020 §2.1]
 
     def forward(self, x: Tensor, ctx: Context) -> Tensor:
-        if self.bias is not None:
-            keys = ctx.tokens if ctx.cache is None else ctx.cache.keys(ctx.tokens)
-            ctx = replace(ctx, bias=self.bias(ctx.tokens, keys))
+        ctx = self._with_bias(ctx)
         for _ in range(self.repeats):
             for block in self.blocks:
                 x = block(x, ctx)
         if self.norm is not None:
             x = self.norm(x, ctx)
         return self.dropout(x)
+
+    def after_each(self, x: Tensor, ctx: Context) -> list[Tensor]:
+        """What would leave the stack if it ended after each of its blocks: for a loss on every layer. [carion2020 §3.2]
+
+        The norm falls on what leaves only, never on what the next block reads.
+        """
+        ctx, found = self._with_bias(ctx), []
+        for _ in range(self.repeats):
+            for block in self.blocks:
+                x = block(x, ctx)
+                found.append(self.dropout(x if self.norm is None else self.norm(x, ctx)))
+        return found
+
+    def _with_bias(self, ctx: Context) -> Context:
+        if self.bias is None:
+            return ctx
+        keys = ctx.tokens if ctx.cache is None else ctx.cache.keys(ctx.tokens)
+        return replace(ctx, bias=self.bias(ctx.tokens, keys))

@@ -176,7 +176,8 @@ def to_theirs(rules: Map, ours: Mapping[str, Tensor]) -> dict[str, Tensor]:
         if isinstance(rule, Drop) and rule.written_as is not None:
             filled[rule.theirs] = filled[rule.written_as].clone()
         elif isinstance(rule, Drop) and rule.zeros is not None:
-            filled[rule.theirs] = next(iter(ours.values())).new_zeros(rule.zeros)
+            kind = next(iter(ours.values())).dtype if rule.zeros else torch.long  # one number alone is a count
+            filled[rule.theirs] = torch.zeros(rule.zeros, dtype=kind)
     _nothing_left("The other library has no place for", left)
     return filled
 

@@ -101,7 +101,10 @@ class MultiHead(nn.Module):
 
 
 class Attention(MultiHead):
-    """Self-attention: queries, keys and values all come from the stream."""
+    """Self-attention: queries, keys and values all come from the stream.
+
+    Where the context has position vectors, they are added to what queries and keys are made of. [carion2020 §A.3]
+    """
 
     def __init__(self, width: int, heads: int, *, rotary: Rotary | None = None, **options: Unpack[HeadOptions]) -> None:
         super().__init__(width, heads, **options)
@@ -110,7 +113,8 @@ class Attention(MultiHead):
         self.rotary = rotary
 
     def forward(self, x: Tensor, ctx: Context) -> Tensor:
-        q, k, v = self.project(x)
+        placed = ctx.position_vectors
+        q, k, v = self.project(x) if placed is None else self.project.with_last_of(x + placed, x)
         q, k, v = _heads(q, self.heads), _heads(k, self.key_value_heads), _heads(v, self.key_value_heads)
         if self.rotary is not None:
             positions = ctx.position_ids(x.device)
@@ -145,11 +149,14 @@ class CrossAttention(MultiHead):
             raise QkvError(f"{len(x)} rows cannot share {len(memory)} memory rows evenly.")
 
         def keys_and_values() -> tuple[Tensor, Tensor]:
-            k, v = self.project(memory)
+            placed = ctx.memory_position_vectors
+            k, v = self.project(memory) if placed is None else self.project.with_last_of(memory + placed, memory)
             return _heads(k, self.key_value_heads), _heads(v, self.key_value_heads)  # [m g k d] [m g k e]
 
         k, v = keys_and_values() if ctx.cache is None else ctx.cache.of_memory(self, keys_and_values)
         beams, slots = len(x) // len(memory), x.shape[1]
+        if ctx.position_vectors is not None:
+            x = x + ctx.position_vectors
         queries = ctx.tokens
         if beams > 1:
             # Rows that read one memory row stand in line as its queries, so the memory is never copied.

@@ -6,6 +6,7 @@ from qkv.weights.maps.albert import ALBERT
 from qkv.weights.maps.ast import AST
 from qkv.weights.maps.bert import BERT
 from qkv.weights.maps.clip import CLIP, CLIP_IMAGE, CLIP_TEXT
+from qkv.weights.maps.detr import DETR
 from qkv.weights.maps.distilbert import DISTILBERT
 from qkv.weights.maps.gpt1 import GPT1
 from qkv.weights.maps.gpt2 import GPT2
@@ -15,6 +16,7 @@ from qkv.weights.maps.marian import MARIAN
 from qkv.weights.maps.roformer import ROFORMER
 from qkv.weights.maps.t5 import T5
 from qkv.weights.maps.vit import DEIT, VIT
+from qkv.weights.maps.vitpose import VITPOSE
 from qkv.weights.maps.wav2vec2 import WAV2VEC2
 from qkv.weights.maps.whisper import WHISPER
 from qkv.weights.published import PublishedFamily
@@ -36,6 +38,8 @@ PUBLISHED: dict[str, PublishedFamily] = {
         T5,
         VIT,
         DEIT,
+        DETR,
+        VITPOSE,
         CLIP,
         CLIP_TEXT,
         CLIP_IMAGE,
