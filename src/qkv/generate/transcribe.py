@@ -146,9 +146,10 @@ class Transcriber:
         """The probability of each language in the first window of a sound, likeliest first."""
         if not self.tokens.languages:
             raise QkvError("This model knows English alone.")
-        window = self._begin(sound, Hearing()).ahead.look(self.features.samples)
+        listening = self._begin(sound, Hearing())
+        listening.window = listening.ahead.look(self.features.samples)
         with self._ready.decoding() as model:
-            return self._hearer(model).language_of(self._encode(model, [window]))[0]
+            return self._hearer(model).language_of(self._encode(model, [listening]))[0]
 
     def _begin(self, sound: Spoken, hearing: Hearing) -> _Listening:
         prompt = self.tokenizer.encode([" " + hearing.prompt.strip()])[0] if hearing.prompt.strip() else []
@@ -184,7 +185,7 @@ class Transcriber:
 
     def _hear_windows(self, model: EncoderDecoder, live: Sequence[_Listening], hearing: Hearing) -> None:
         hearer = self._hearer(model)
-        memory = self._encode(model, [each.window for each in live])
+        memory = self._encode(model, live)
         if self.tokens.languages and any(each.language is None for each in live):
             for each, shares in zip(live, hearer.language_of(memory), strict=True):
                 each.language = each.language or next(iter(shares))
@@ -245,10 +246,17 @@ class Transcriber:
         return Hearer(model, self.tokenizer, self.tokens)
 
     @torch.inference_mode()
-    def _encode(self, model: EncoderDecoder, windows: Sequence[Tensor]) -> Memory:
-        """Windows of sound, silence after the shorter ones, as the encoder understands them."""
-        weight = next(model.parameters())
-        waves = torch.zeros(len(windows), self.features.samples)
-        for row, window in enumerate(windows):
-            waves[row, : len(window)] = window
-        return model.encode(self.features(waves.to(weight.device)).values.to(weight.dtype))
+    def _encode(self, model: EncoderDecoder, live: Sequence[_Listening]) -> Memory:
+        """The next window of each sound, as the encoder understands it."""
+        return model.encode(self._frames(live).to(next(model.parameters()).dtype))
+
+    def _frames(self, live: Sequence[_Listening]) -> Tensor:
+        """The next window of each sound, silence after the shorter ones, as frames [b m n].
+
+        DIFFERS [radford2023 §2.2]: the published code scales frames by the loudest of the whole file, which must be
+        known from beginning to end before; here by the loudest of the window, as the model was trained.
+        """
+        waves = torch.zeros(len(live), self.features.samples)
+        for row, each in enumerate(live):
+            waves[row, : len(each.window)] = each.window
+        return self.features(waves.to(next(self.model.parameters()).device)).values
