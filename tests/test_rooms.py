@@ -26,7 +26,13 @@ REFERENCE_LIBRARIES = {
 MODULE_OF_DISTRIBUTION = {"pillow": "PIL", "lm-eval": "lm_eval", "huggingface-hub": "huggingface_hub"}
 
 
-OF_NO_FAMILY = ("qkv.models.sequence_to_sequence", "qkv.models.text_model")  # what training may know of models
+OF_NO_FAMILY = (  # what training may know of models
+    "qkv.models.image_model",
+    "qkv.models.image_text_model",
+    "qkv.models.sequence_to_sequence",
+    "qkv.models.sound_model",
+    "qkv.models.text_model",
+)
 
 
 ASKS_THE_REFERENCE = "qkv.weights.certify"  # once a person wants to compare, inside a function

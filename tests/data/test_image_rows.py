@@ -1,12 +1,16 @@
 """Pictures in batches: every one once, in the same order after a break."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
+from qkv.data.augment import Flip, InTurn, Mixing, RandAugment
 from qkv.data.batches import Batches, ordered_batches
 from qkv.data.image_rows import ImageRows, divided_rows
 from qkv.data.plan import PlannedBatch, RowCount
+from qkv.data.preprocessing import Normalise
 from qkv.errors import QkvError
 
 
@@ -65,3 +69,19 @@ def test_what_makes_no_rows_is_told() -> None:
         ImageRows(np.zeros((2, 3, 3)), np.array([0, 1]), ("a", "b"))  # type: ignore[arg-type]
     with pytest.raises(QkvError, match="from 0 to 1"):
         ImageRows(np.zeros((2, 3, 3), np.uint8), np.array([0, 2]), ("a", "b"))
+
+
+def test_a_batch_is_changed_and_mixed_the_same_way_each_time_it_is_asked() -> None:
+    way = rows(24).anew(seed=1, augment=InTurn((Flip(), RandAugment(1, 9))), mixing=Mixing())
+    normalise = Normalise(1 / 255, (0.5,) * 3, (0.5,) * 3)
+    first = next(iter(Batches(way, RowCount(8), seed=1)))
+    again = next(iter(Batches(way, RowCount(8), seed=1)))
+    mine, theirs = first.prepared(normalise), again.prepared(normalise)
+    for name in ("images", "labels", "others", "kept"):
+        assert torch.equal(getattr(mine, name), getattr(theirs, name))
+        assert torch.equal(getattr(mine, name), getattr(first.prepared(normalise), name))
+    plain = replace(first, augment=None, mixing=None).prepared(normalise)
+    assert torch.equal(plain.images, normalise(first.pixels))
+    assert not torch.equal(plain.images, mine.images)
+    assert torch.equal(plain.others, first.labels)
+    assert plain.kept.tolist() == [1.0] * 8

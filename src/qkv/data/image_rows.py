@@ -15,8 +15,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from qkv.data.augment.mixing import Mixing
+from qkv.data.augment.steps import Augmentation
 from qkv.data.batches import TensorBatch, single
 from qkv.data.plan import PlannedBatch
+from qkv.data.preprocessing import Normalise
 from qkv.data.text_rows import with_filler
 from qkv.data.token_rows import Ints
 from qkv.errors import QkvError
@@ -33,15 +36,40 @@ class ImageBatch(TensorBatch):
     pixels: Tensor  # [b c h w] uint8
     labels: Tensor  # [b] long, -1 in filler rows
     labelled: int  # rows that are not filler
-    seed: int  # what an augmentation of this batch draws from
+    seed: int = 0  # what is drawn for this batch is drawn from it
+    augment: Augmentation | None = None
+    mixing: Mixing | None = None
+
+    def prepared(self, normalise: Normalise) -> PreparedImages:
+        """The pictures as a model reads them, changed and mixed where they are to be, on the device they are on.
+
+        Asked again, a batch gives the same: a teacher sees what its student sees.
+        """
+        draw = np.random.default_rng(self.seed)
+        pixels = self.pixels if self.augment is None else self.augment(self.pixels, draw)
+        images = normalise(pixels)
+        if self.mixing is None:
+            return PreparedImages(images, self.labels, self.labels, torch.ones_like(images[:, 0, 0, 0]))
+        mixed = self.mixing(images, draw, self.labelled)
+        return PreparedImages(mixed.images, self.labels, self.labels[mixed.partners], mixed.kept)
+
+
+@dataclass(frozen=True)
+class PreparedImages:
+    """What a model reads, and the classes of each picture: its own, and that of the one it is mixed with."""
+
+    images: Tensor  # [b c h w] float32
+    labels: Tensor  # [b] long, -1 in filler rows
+    others: Tensor  # [b] long, the same where nothing is mixed
+    kept: Tensor  # [b] float32: how much of the picture is of its own class
 
 
 @dataclass(frozen=True, eq=False)
 class ImageRows:
     """All the pictures of a data set, of one size, and the number of each one's class.
 
-    Every batch has a seed of its own, by the data's `seed`, the epoch and its rows: with `anew`, what is drawn for an
-    augmentation is other in each epoch and the same when a run is resumed.
+    Every batch has a seed of its own, by the data's `seed`, the epoch and its rows: with `anew`, what is drawn to
+    change pictures is other in each epoch and the same when a run is resumed.
     """
 
     pixels: Pixels  # [n h w c], or [n h w] for greys; may be a memory map
@@ -49,6 +77,8 @@ class ImageRows:
     names: tuple[str, ...]  # of all classes, in the order of a model's logits
     seed: int = 0
     epoch: int = 0
+    augment: Augmentation | None = None
+    mixing: Mixing | None = None
 
     def __post_init__(self) -> None:
         if self.pixels.dtype != np.uint8 or self.pixels.ndim not in (3, 4) or not len(self.pixels):
@@ -89,11 +119,14 @@ class ImageRows:
             pixels = torch.cat([pixels, pixels.new_zeros(planned.filler, *pixels.shape[1:])])
         drawn = np.random.SeedSequence([self.seed, self.epoch, *(int(row) for row in planned.rows[:4])])
         seed = int(drawn.generate_state(1, np.uint32)[0])
-        return ImageBatch(pixels, with_filler(self.labels, planned, -1), len(planned.rows), seed)
+        labels = with_filler(self.labels, planned, -1)
+        return ImageBatch(pixels, labels, len(planned.rows), seed, self.augment, self.mixing)
 
-    def anew(self, seed: int = 0) -> Callable[[int], ImageRows]:
-        """For `Batches`: the same rows in every epoch, with other draws."""
-        return lambda epoch: replace(self, seed=seed, epoch=epoch)
+    def anew(
+        self, seed: int = 0, augment: Augmentation | None = None, mixing: Mixing | None = None
+    ) -> Callable[[int], ImageRows]:
+        """For `Batches`: the same pictures in every epoch, changed in other ways. What is validated on stays plain."""
+        return lambda epoch: replace(self, seed=seed, epoch=epoch, augment=augment, mixing=mixing)
 
     def some(self, places: Sequence[int] | Ints) -> ImageRows:
         """Some of the pictures, copied into memory."""
