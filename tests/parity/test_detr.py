@@ -187,6 +187,24 @@ def test_a_network_by_the_names_of_timm_is_read(tmp_path):
         torch.testing.assert_close(one, other, atol=0, rtol=0)
 
 
+@pytest.mark.parametrize("dilation", [False, True])
+@pytest.mark.parametrize("backbone", ["resnet18", "resnet50"])
+@torch.no_grad()
+def test_networks_of_timm_agree(backbone, dilation, tmp_path):
+    pytest.importorskip("timm")
+    described = DetrConfig(backbone=backbone, dilation=dilation, **CONFIG)
+    pair = reference_pair(Case("DetrForObjectDetection", described), tmp_path / "reference")
+    images, mask = padded(97, 130)
+    given = {"pixel_values": images, "pixel_mask": mask.long()}
+    for found, expected in zip(pair.ours(images, pixel_mask=mask), answers(pair.reference(**given)), strict=True):
+        close(found, expected)
+    save_published(pair.ours, tmp_path / "again", PUBLISHED)
+    opened, keys = open_reference(transformers, pair.case.architecture, tmp_path / "again")
+    assert keys == {"missing_keys": [], "unexpected_keys": [], "mismatched_keys": []}
+    for one, other in zip(answers(opened(**given)), answers(pair.reference(**given)), strict=True):
+        torch.testing.assert_close(one, other, atol=0, rtol=0)
+
+
 def small_dc5() -> DetrSizes:
     return DetrSizes(
         stage_widths=(64, 128, 256, 512), stage_depths=(2, 2, 2, 2), residual="basic", last_stride=1, queries=3,

@@ -6,6 +6,7 @@ Shapes: b pictures, c channels, h height and w width of a map, which a stride ma
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
@@ -112,11 +113,27 @@ class Residual(nn.Module):
         return F.relu(y + (x if self.shortcut is None else self.shortcut(x)))
 
 
-BlockMaker = Callable[[int, int, Callable[[int], nn.Module], int, int], Residual]
+class BlockMaker(Protocol):
+    """A residual block; `first_dilation` is that of what reads its input, where it looks around at all."""
+
+    def __call__(
+        self,
+        inputs: int,
+        outputs: int,
+        norm: Callable[[int], nn.Module],
+        stride: int = 1,
+        first_dilation: int = 1,
+        dilation: int = 1,
+    ) -> Residual: ...
 
 
 def bottleneck(
-    inputs: int, outputs: int, norm: Callable[[int], nn.Module], stride: int = 1, dilation: int = 1
+    inputs: int,
+    outputs: int,
+    norm: Callable[[int], nn.Module],
+    stride: int = 1,
+    first_dilation: int = 1,
+    dilation: int = 1,
 ) -> Residual:
     """Narrow, look around, widen: 1 × 1, 3 × 3 and 1 × 1, the first two of a quarter of the width. [he2016 fig.5]
 
@@ -127,16 +144,23 @@ def bottleneck(
     narrow = outputs // 4
     steps = [
         Convolution(inputs, narrow, 1, norm),
-        Convolution(narrow, narrow, 3, norm, stride=stride, dilation=dilation),
+        Convolution(narrow, narrow, 3, norm, stride=stride, dilation=first_dilation),
         Convolution(narrow, outputs, 1, norm),
     ]
     return Residual(steps, _shortcut(inputs, outputs, norm, stride))
 
 
-def basic(inputs: int, outputs: int, norm: Callable[[int], nn.Module], stride: int = 1, dilation: int = 1) -> Residual:
+def basic(
+    inputs: int,
+    outputs: int,
+    norm: Callable[[int], nn.Module],
+    stride: int = 1,
+    first_dilation: int = 1,
+    dilation: int = 1,
+) -> Residual:
     """Two 3 × 3 convolutions. [he2016 fig.5]"""
     steps = [
-        Convolution(inputs, outputs, 3, norm, stride=stride, dilation=dilation),
+        Convolution(inputs, outputs, 3, norm, stride=stride, dilation=first_dilation),
         Convolution(outputs, outputs, 3, norm, dilation=dilation),
     ]
     return Residual(steps, _shortcut(inputs, outputs, norm, stride))
@@ -191,8 +215,8 @@ class ResNet(nn.Module):
             stride = 1 if number == 0 else (last_stride if last else 2)
             # The first block of a stage still reads the map before it, which is as dense as ever.
             dilation = 2 if last and last_stride == 1 else 1
-            blocks = [block(inputs, width, norm, stride, 1)]
-            blocks += [block(width, width, norm, 1, dilation) for _ in range(depth - 1)]
+            blocks = [block(inputs, width, norm, stride, 1, dilation)]
+            blocks += [block(width, width, norm, 1, dilation, dilation) for _ in range(depth - 1)]
             stages.append(nn.ModuleList(blocks))
             inputs = width
         self.stages = nn.ModuleList(stages)
