@@ -8,6 +8,7 @@ import pytest
 from qkv.api.families import family_sizes
 from qkv.errors import QkvError
 from qkv.models.catalogue import FAMILIES, build, count_parameters
+from qkv.models.head_choice import HeadChoice
 
 
 def test_every_size_of_every_family_is_listed() -> None:
@@ -18,7 +19,8 @@ def test_every_size_of_every_family_is_listed() -> None:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_small_size_has_the_parameters_that_are_listed(family: str) -> None:
     small = next(each for each in family_sizes(family) if not each.published)
-    model = build(family, FAMILIES[family].sizes(small.sizes))
+    head = None if small.counted_head is None else HeadChoice(small.counted_head)
+    model = build(family, FAMILIES[family].sizes(small.sizes), head)
     assert sum(parameter.numel() for parameter in model.parameters()) == small.parameters
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from qkv.api.choices import SMALL, named_sizes
 from qkv.models.catalogue import FAMILIES, Family, count_parameters, find_family
+from qkv.models.head_choice import WITH_LABELS, HeadChoice
 
 SMALL_VOCABULARY = 8000  # for the parameter count of the small size, whose vocabulary is the data's
 
@@ -20,7 +21,8 @@ class FamilySize:
     published: bool
     parameters: int
     sizes: Mapping[str, Any]
-    heads: tuple[str, ...]  # to choose from, the one that is counted first; none where sequences become sequences
+    heads: tuple[str, ...]  # to choose from; none where sequences become sequences
+    counted_head: str | None  # the one that is counted: the usual one, if it needs no labels
 
 
 def family_sizes(family: str | None = None) -> list[FamilySize]:
@@ -36,23 +38,27 @@ def _described(family: Family, size: str) -> FamilySize:
         sizes = family.sizes({**named_sizes(family, SMALL), **vocabulary})
     else:
         sizes = family.published[size]
+    head = next((kind for kind in family.heads if kind not in WITH_LABELS), None)
     return FamilySize(
         family=family.name,
         summary=family.summary,
         size=size,
         published=size != SMALL,
-        parameters=parameters_of(family.name, sizes),
+        parameters=parameters_of(family.name, sizes, None if head is None else HeadChoice(head)),
         sizes=asdict(sizes),
         heads=family.heads,
+        counted_head=head,
     )
 
 
-def parameters_of(family: str, sizes: Any) -> int:
+def parameters_of(family: str, sizes: Any, head: HeadChoice | None = None) -> int:
     """The number of parameters, told from models with one and two layers: all further ones are like the second."""
     depths = {field.name: getattr(sizes, field.name) for field in fields(sizes) if field.name.endswith("layers")}
+    depths = {name: layers for name, layers in depths.items() if isinstance(layers, int)}
     shallow = replace(sizes, **dict.fromkeys(depths, 1))
-    parameters = parameters_at_one = count_parameters(family, shallow)
+    parameters = at_one = count_parameters(family, shallow, head)
     for name, layers in depths.items():
         if layers > 1:
-            parameters += (layers - 1) * (count_parameters(family, replace(shallow, **{name: 2})) - parameters_at_one)
+            at_two = count_parameters(family, replace(shallow, **{name: 2}), head)
+            parameters += (layers - 1) * (at_two - at_one)
     return parameters

@@ -20,6 +20,7 @@ from qkv.data.batches import Batches
 from qkv.data.documents import Documents
 from qkv.data.packing import LanguageRows, pack, stream
 from qkv.data.plan import Batching, RowCount
+from qkv.data.reading_tokenizer import for_writing
 from qkv.data.tokenizer import TextTokenizer
 from qkv.errors import QkvError
 from qkv.generate.language import TextWriter
@@ -72,6 +73,8 @@ def train_language_model(
     if model is not None:
         tokenizer = model.tokenizer
     cutter = chosen_tokenizer(to_train, tokenizer, folder, resume)
+    if model is None:
+        cutter = for_writing(cutter)
     torch.manual_seed(settings.seed)
     network = new_text_model(family, sizes, HeadChoice("language"), cutter, length) if model is None else model.model
     if network.longest is not None and length > network.longest:

@@ -64,7 +64,7 @@ def details(found: list["FamilySize"]) -> list[str]:
         )
         for row in rows
     ]
-    heads = [f"heads: {', '.join(first.heads)}; counted with the first", ""] if first.heads else []
+    heads = [f"heads: {', '.join(first.heads)}; counted with {first.counted_head}", ""] if first.heads else []
     return [f"{first.family}: {first.summary}", "", *heads, *lines]
 
 

@@ -1,7 +1,11 @@
-"""A tokenizer made here, given what BERT-like models read: a token that hides, and tokens around texts and pairs."""
+"""A tokenizer made here, given what models read beside text: BERT-like ones tokens around texts and one that hides,
+language models a token before texts."""
+
+import json
 
 from tokenizers import AddedToken, Tokenizer, processors
 
+from qkv.data.token_roles import frame
 from qkv.data.tokenizer import TextTokenizer
 
 MASK = "<mask>"
@@ -24,3 +28,15 @@ def for_reading(tokenizer: TextTokenizer) -> TextTokenizer:
     )
     roles = {**tokenizer.roles, "mask": MASK, "classifier": start, "separator": end}
     return TextTokenizer(made).with_roles(**roles)
+
+
+def for_writing(tokenizer: TextTokenizer) -> TextTokenizer:
+    """`<s> text`: a prompt begins as the documents did that a language model was trained on.
+
+    A tokenizer that puts something around texts already, or has no start token, is given back as it is.
+    """
+    if not tokenizer.has("start") or json.loads(tokenizer.library_state())["post_processor"] is not None:
+        return tokenizer
+    made = Tokenizer.from_str(tokenizer.library_state())
+    frame(made, tokenizer.roles, starts=True, ends=False)
+    return TextTokenizer(made).with_roles(**tokenizer.roles)

@@ -290,7 +290,7 @@ _FILLING = {
 class _Unfilled(TorchFunctionMode):
     """Inside, new tensors are not filled with numbers: where there is no memory that takes long and does nothing.
 
-    Tables that are computed, such as those of sines, are computed in memory: they are small.
+    Tables that are computed, such as those of sines, are computed in memory, and cut short: they are no parameters.
     """
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -299,7 +299,9 @@ class _Unfilled(TorchFunctionMode):
         if function in _FILLING and first.is_meta:
             return first
         if function is torch.arange:
-            return function(*args, **{**kwargs, "device": "cpu"})
+            return torch.arange(2, device="cpu", dtype=kwargs.get("dtype"))
+        if function is torch.linalg.vector_norm and first.is_meta:  # its shape is all that matters
+            return function(torch.empty(first.shape, device="cpu"), *args[1:], **kwargs).to("meta")
         return (torch.empty if function is torch.randn else function)(*args, **kwargs)
 
 
