@@ -17,13 +17,26 @@ def blocks(language: str) -> list[str]:
 
 
 def test_four_words_are_learned_by_heart(tmp_path: Path) -> None:
-    lines = [line for block in blocks("sh") for line in commands(block)]
+    lines = [line for block in blocks("sh") for line in commands(block) if "words" in line]
     assert repr(TABLE)[1:-1] in GUIDE
     (tmp_path / "words.tsv").write_text(TABLE, encoding="utf-8")
     outcomes = {line.split()[1]: paste(line, tmp_path) for line in lines if line.startswith("qkv ")}
     assert {verb: outcome.code for verb, outcome in outcomes.items()} == {"train": 0, "run": 0, "look": 0}
     assert outcomes["run"].out.splitlines() == ["K AE T", "D AO G"]
     assert (tmp_path / "look.html").exists()
+
+
+def test_a_few_sentences_are_learned_by_heart(tmp_path: Path) -> None:
+    (block,) = (block for block in blocks("sh") if "corpus.txt" in block)
+    said = {}
+    for line in commands(block):
+        outcome = paste(line, tmp_path)
+        assert outcome.code == 0, (line, outcome)
+        said[" ".join(line.split()[1:3])] = outcome.out
+    assert said["run runs/gpt"].split() == "god created the heaven and the earth .".split()
+    assert [line.split("\t")[2] for line in said["run runs/bert"].splitlines()][0] == "light"
+    assert said["run runs/sentiment"].startswith("positive")
+    assert (tmp_path / "sentiment.html").exists()
 
 
 def test_every_line_of_python_works(

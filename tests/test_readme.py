@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from qkv.data.pronunciation import pronunciation_splits
+from tests.api.corpus import DOCUMENTS, VERSES
 from tests.cli.command import write_words
 from tests.cli.shell import commands, paste
 
@@ -21,6 +22,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("readme")
     words = dict(pronunciation_splits().train[::2000])
     write_words(folder / "words.tsv", {**words, "cough": "K AO F", "though": "DH OW"})
+    (folder / "corpus.txt").write_text("\n\n".join(DOCUMENTS), encoding="utf-8")
+    rows = [f"{verse},{'good' if 'light' in verse else 'bad'}" for verse in VERSES if "," not in verse]
+    (folder / "reviews.csv").write_text("\n".join(["text,label", *rows, "let there be light,good"]), encoding="utf-8")
     return folder
 
 
@@ -31,10 +35,12 @@ def test_the_table_that_is_shown_has_the_columns_that_are_named(folder: Path) ->
 
 def test_every_command_works(folder: Path) -> None:
     lines = [line for block in blocks("sh") for line in commands(block) if line.startswith("qkv ")]
-    assert [line.split()[1] for line in lines] == ["train", "run", "run", "look", "models"]
+    words, text = ["train", "run", "run", "look"], ["train", "run", "train", "train", "run"]
+    assert [line.split()[1] for line in lines] == [*words, *text, "models"]
     for line in lines:
         # Five minutes are too long for a test; so are seven million parameters.
-        quick = ["--steps", "3", "--size", "width=16,hidden=16,layers=1"] if " train " in line else []
+        quick = ["--steps", "3"] if " train " in line else []
+        quick += ["--size", "width=16,hidden=16,layers=1"] if quick and "--model" not in line else []
         outcome = paste(line, folder, *quick)
         assert outcome.code == 0, (line, outcome)
 
