@@ -55,7 +55,7 @@ def _put_together(pieces: Sequence[Piece], spaced: bool) -> list[Piece]:
     words: list[Piece] = []
     for piece in pieces:
         begins = not spaced or piece.text.startswith(" ") or piece.text.strip() in string.punctuation
-        if words and not begins:
+        if words and (not begins or not words[-1].text.strip()):
             words[-1] = _joined(words[-1], piece)
         else:
             words.append(piece)
