@@ -89,7 +89,7 @@ class WaveFrames(nn.Module):
 
     def count(self, samples: int) -> int:
         """The same for one number."""
-        return int(self.frames_of(torch.tensor(samples, device="cpu")))
+        return max(0, (samples - self.shortest) // self.hop + 1)
 
     def forward(self, waves: Tensor, lengths: Tensor | None = None) -> Tensor:
         """[b t], padded on the right from `lengths` [b] on → [b n c]"""

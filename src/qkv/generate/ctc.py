@@ -1,0 +1,261 @@
+"""From what is heard in each frame to what was said: the likeliest path, or the likeliest text. [graves2006 §3.2]
+
+A path has one token a frame; its text is what is left when repeats are joined and blanks taken out. Many paths have one
+text: greedy decoding takes the text of the best path, and a beam search the best text, with a language model if wanted.
+
+Shapes: n frames, v tokens, l letters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import pairwise
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from qkv.data.letters import Letters
+from qkv.data.tokenizer import TextTokenizer
+from qkv.errors import QkvError
+from qkv.generate.score import ScoredIds, score_rows
+from qkv.generate.spoken_words import Word
+from qkv.models.text_model import TextModel
+
+Floats = NDArray[np.float64]
+# The log-probability of a word after the words before it, both as text.
+Language = Callable[[str, str], float]
+
+
+@dataclass(frozen=True)
+class Letter:
+    """A letter and the frames in which it is heard, `end` not included."""
+
+    token: int
+    start: int
+    end: int
+    probability: float = 1.0  # of the token in these frames, their geometric mean
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A text that may have been said."""
+
+    letters: tuple[Letter, ...]
+    log_probability: float  # of the path, or with a beam search of all paths that have this text
+    score: float  # the same with what a language model thinks of it
+
+    @property
+    def ids(self) -> list[int]:
+        return [letter.token for letter in self.letters]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Beam:
+    """How to look for the likeliest text."""
+
+    width: int = 32  # texts that are kept from frame to frame
+    least: float = -12.0  # tokens less likely than this in a frame are not tried, as a log-probability
+    language: Language | None = None
+    weight: float = 0.5  # of the language model's log-probabilities
+    bonus: float = 0.0  # for each word, against the language model's liking for few
+
+    def __post_init__(self) -> None:
+        if self.width < 1 or self.least >= 0 or self.weight < 0:
+            raise QkvError("A beam keeps 1 text at least, tries tokens below log-probability 0, and weighs from 0 on.")
+
+
+def read_greedily(logits: Tensor, blank: int) -> Reading:
+    """The text of the likeliest path through [n v]."""
+    log = _log(logits)
+    path = log.argmax(-1)
+    total = float(log.max(-1).sum())
+    return Reading(_heard(joined(path.tolist(), blank), log), total, total)
+
+
+def _log(logits: Tensor) -> Floats:
+    found: Floats = logits.detach().float().log_softmax(-1).double().cpu().numpy()
+    return found
+
+
+def _heard(letters: Sequence[Letter], log: Floats) -> tuple[Letter, ...]:
+    """The same letters with how surely they are heard in [n v]."""
+    return tuple(
+        replace(letter, probability=float(np.exp(log[letter.start : letter.end, letter.token].mean())))
+        for letter in letters
+    )
+
+
+def joined(path: Sequence[int], blank: int) -> list[Letter]:
+    """A path as its letters: runs of one token are one letter, and blanks are none. [graves2006 eq.1]"""
+    letters: list[Letter] = []
+    for frame, token in enumerate(path):
+        if frame and token == path[frame - 1]:
+            if token != blank:
+                letters[-1] = Letter(token, letters[-1].start, frame + 1)
+        elif token != blank:
+            letters.append(Letter(token, frame, frame + 1))
+    return letters
+
+
+@dataclass
+class _Prefix:
+    """A text so far: the log-probability of its paths that end with a blank, and of those that end with its letter."""
+
+    blank: float = -np.inf
+    letter: float = -np.inf
+    language: float = 0.0  # what the language model adds to its whole words
+
+    @property
+    def total(self) -> float:
+        return float(np.logaddexp(self.blank, self.letter))
+
+    @property
+    def score(self) -> float:
+        return self.total + self.language
+
+
+def read_beams(logits: Tensor, letters: Letters, beam: Beam = Beam()) -> list[Reading]:  # noqa: B008 (frozen)
+    """The likeliest texts of [n v], best first. [hannun2014 alg.1]"""
+    log = _log(logits)
+    words = _Words(letters, beam)
+    beams: dict[tuple[int, ...], _Prefix] = {(): _Prefix(blank=0.0)}
+    for frame in log:
+        beams = _step(beams, frame, letters.blank, beam, words)
+    found = []
+    for prefix, state in beams.items():
+        score = state.score + words.last(prefix)
+        found.append((score, state.total, prefix))
+    found.sort(key=lambda each: (-each[0], each[2]))
+    return [Reading(_heard(align(log, prefix, letters.blank), log), total, score) for score, total, prefix in found]
+
+
+def _step(
+    beams: dict[tuple[int, ...], _Prefix], frame: Floats, blank: int, beam: Beam, words: _Words
+) -> dict[tuple[int, ...], _Prefix]:
+    """All texts one frame on, of which the best are kept."""
+    new: dict[tuple[int, ...], _Prefix] = {}
+    tried = [int(token) for token in np.flatnonzero(frame > beam.least) if token != blank]
+    for prefix, state in beams.items():
+        total = state.total
+        same = new.setdefault(prefix, _Prefix(language=state.language))
+        same.blank = float(np.logaddexp(same.blank, total + frame[blank]))
+        if prefix:  # its last letter goes on
+            same.letter = float(np.logaddexp(same.letter, state.letter + frame[prefix[-1]]))
+        for token in tried:
+            longer = (*prefix, token)
+            # The same letter twice needs a blank between.
+            before = state.blank if prefix and token == prefix[-1] else total
+            if before == -np.inf:
+                continue
+            grown = new.get(longer)
+            if grown is None:
+                grown = new[longer] = _Prefix(language=state.language + words.after(prefix, token))
+            grown.letter = float(np.logaddexp(grown.letter, before + frame[token]))
+    best = sorted(new.items(), key=lambda each: (-each[1].score, each[0]))
+    return dict(best[: beam.width])
+
+
+class _Words:
+    """What the language model thinks of each word once it is whole."""
+
+    def __init__(self, letters: Letters, beam: Beam) -> None:
+        self.letters, self.beam = letters, beam
+        if beam.language is not None and letters.space is None:
+            raise QkvError("A language model needs words, and these letters have nothing between words.")
+
+    def after(self, prefix: tuple[int, ...], token: int) -> float:
+        """What is added when this token comes after this text: something where it ends a word."""
+        return self.last(prefix) if token == self.letters.space else 0.0
+
+    def last(self, prefix: tuple[int, ...]) -> float:
+        """What is added for the last word of a text, if it does not end with a space."""
+        if self.beam.language is None or not prefix or prefix[-1] == self.letters.space:
+            return 0.0
+        *before, word = self.letters.decode(prefix).split(self.letters.between)
+        return self.beam.weight * self.beam.language(" ".join(filter(None, before)), word) + self.beam.bonus
+
+
+def align(log: Floats, tokens: Sequence[int], blank: int) -> list[Letter]:
+    """In which frames the tokens [l] are heard: the likeliest of all paths through [n v] that have this text."""
+    spread = [blank, *(each for token in tokens for each in (token, blank))]  # [2l+1]
+    needed = len(tokens) + sum(one == other for one, other in pairwise(tokens))
+    if len(log) < needed:
+        raise QkvError(f"{len(log)} frames cannot hold {len(tokens)} letters: it takes {needed} at least.")
+    states = np.array(spread)
+    # Past a blank only to another letter than the one before it.
+    skips = np.array([at > 1 and spread[at] != blank and spread[at] != spread[at - 2] for at in range(len(spread))])
+    score = np.full(len(spread), -np.inf)
+    score[0] = 0.0  # before the first frame: at the first blank, from where the first letter is one step
+    back = np.zeros((len(log), len(spread)), dtype=np.int8)
+    for number, frame in enumerate(log):
+        one = np.concatenate(([-np.inf], score[:-1]))
+        two = np.where(skips, np.concatenate(([-np.inf, -np.inf], score))[: len(score)], -np.inf)
+        ways = np.stack((score, one, two))  # [3 2l+1]
+        back[number] = ways.argmax(0)
+        score = ways.max(0) + frame[states]
+    place = len(spread) - 1
+    if len(spread) > 1 and score[-2] > score[-1]:
+        place -= 1
+    path = []
+    for number in range(len(log) - 1, -1, -1):
+        path.append(place)
+        place -= int(back[number, place])
+    path.reverse()
+    return [
+        Letter(token, path.index(2 * number + 1), len(path) - path[::-1].index(2 * number + 1))
+        for number, token in enumerate(tokens)
+    ]
+
+
+def words_of(reading: Reading, letters: Letters, seconds_a_frame: float, start: float = 0.0) -> list[Word]:
+    """The words of a reading with their times: from the first frame of a word's first letter to the end of its last.
+
+    `start` is the time of the first frame.
+    """
+    words: list[Word] = []
+    run: list[Letter] = []
+    for letter in (*reading.letters, None):
+        if letter is not None and letter.token != letters.space:
+            run.append(letter)
+        elif run:
+            text = letters.decode([each.token for each in run])
+            probability = float(np.exp(np.mean([np.log(max(each.probability, 1e-300)) for each in run])))
+            begin, end = (start + frame * seconds_a_frame for frame in (run[0].start, run[-1].end))
+            words.append(Word(text, begin, end, probability))
+            run = []
+    return words
+
+
+def language_of(model: TextModel, tokenizer: TextTokenizer, kept: int = 100_000) -> Language:
+    """A language model as it judges words; `kept` judgements are remembered."""
+
+    @lru_cache(kept)
+    def judge(before: str, word: str) -> float:
+        said = tokenizer.encode([before])[0] if before else []
+        spelled = tokenizer.encode([f"{before} {word}" if before else word])[0]
+        while said and spelled[: len(said)] != said:  # the last piece may be cut otherwise before another word
+            said = said[:-1]
+        if tokenizer.has("start"):
+            said, spelled = [tokenizer.start, *said], [tokenizer.start, *spelled]
+        if not said:  # nothing to judge the first piece by
+            said = spelled[:1]
+        wanted = spelled[len(said) :]
+        if not wanted:
+            return 0.0
+        (score,) = score_rows(model, [ScoredIds(said, wanted, len(word))])
+        return score.log_probability
+
+    return judge
+
+
+@torch.no_grad()
+def ctc_log_probability(logits: Tensor, tokens: Sequence[int], blank: int) -> float:
+    """Of a text, over all its paths through [n v]. [graves2006 eq.3]"""
+    log = logits.float().log_softmax(-1)[:, None]  # [n 1 v]
+    lengths = torch.tensor([len(log)]), torch.tensor([len(tokens)])
+    loss = torch.nn.functional.ctc_loss(log, torch.tensor([list(tokens)]), *lengths, blank=blank, reduction="sum")
+    return -float(loss)
