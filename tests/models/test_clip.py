@@ -100,6 +100,17 @@ def test_a_saved_model_is_loaded_as_it_was(model: ImageTextModel, tmp_path: Path
         load_model(tmp_path, head=HeadChoice("states"))
 
 
+@torch.no_grad()
+def test_a_tower_is_saved_and_used_alone(model: ImageTextModel, tmp_path: Path) -> None:
+    save_model(model.text, tmp_path / "text")
+    save_model(model.image, tmp_path / "image")
+    ids, images = texts(), torch.randn(2, 3, 12, 12)
+    assert torch.equal(load_model(tmp_path / "text")(ids), model.text(ids))
+    assert torch.equal(load_model(tmp_path / "image")(images), model.image(images))
+    states = load_model(tmp_path / "text", head=HeadChoice("states"))(ids)
+    torch.testing.assert_close(states, model.text.states(ids, model.text.context(ids)))
+
+
 def test_every_parameter_learns(model: ImageTextModel) -> None:
     model.zero_grad()
     logits = model(torch.randn(3, 3, 12, 12), texts()).logits

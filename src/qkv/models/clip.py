@@ -228,8 +228,12 @@ def clip_image(sizes: CLIPImageSizes, head: HeadChoice) -> ImageModel:
 
 
 def clip(sizes: CLIPSizes) -> ImageTextModel:
+    """Each tower knows what it is, so that it can be used and saved alone."""
     projection = HeadChoice("projection")
-    return ImageTextModel(clip_image(image_sizes(sizes), projection), clip_text(text_sizes(sizes), projection))
+    image, text = clip_image(image_sizes(sizes), projection), clip_text(text_sizes(sizes), projection)
+    image.family, image.sizes, image.head_choice = "clip-image", image_sizes(sizes), projection
+    text.family, text.sizes, text.head_choice = "clip-text", text_sizes(sizes), projection
+    return ImageTextModel(image, text)
 
 
 def _blocks(sizes: TowerSizes, visibility: Rule | None) -> list[Block]:

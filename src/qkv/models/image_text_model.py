@@ -66,5 +66,9 @@ class ImageTextModel(nn.Module):
         """
         classes, count = prompts.shape[:2]
         given = None if lengths is None else lengths.flatten()
-        directions = self.of_texts(prompts.flatten(0, 1), lengths=given).unflatten(0, (classes, count))
-        return F.normalize(directions.mean(1), dim=-1)
+        return mean_directions(self.of_texts(prompts.flatten(0, 1), lengths=given).unflatten(0, (classes, count)))
+
+
+def mean_directions(vectors: Tensor) -> Tensor:
+    """The mean of several vectors of length 1, made that long again. [k p j] → [k j]"""
+    return F.normalize(vectors.mean(1), dim=-1)
