@@ -47,7 +47,7 @@ bench: $(VENV)/installed-test ## run every benchmark that needs no GPU (bench/*.
 	@set -e; for script in $(filter-out %_gpu.py,$(wildcard bench/*.py)); do \
 		echo "== $$script"; $(BIN)/python $$script; done
 
-checkpoints: $(VENV)/installed-base ## fetch published models and vocabularies for the slow tests into checkpoints/ (500 MB)
+checkpoints: $(VENV)/installed-base ## fetch published models and vocabularies for the slow tests into checkpoints/ (570 MB)
 	$(BIN)/python -m tools.fetch_checkpoints
 
 corpora: $(VENV)/installed-base ## fetch texts and pictures to train on into corpora/ (500 MB)

