@@ -41,14 +41,14 @@ SMALL_SIZES: dict[str, dict[str, Any]] = {
     },
     "vit": {"image": 32, "patch": 4, "width": 256, "hidden": 1024, "heads": 4, "layers": 6},
     "deit": {"image": 32, "patch": 4, "width": 256, "hidden": 1024, "heads": 4, "layers": 6},
+    "whisper": {
+        "mels": 80, "source_positions": 1500, "target_positions": 448, "width": 256, "encoder_hidden": 1024,
+        "decoder_hidden": 1024, "encoder_heads": 4, "decoder_heads": 4, "encoder_layers": 3, "decoder_layers": 3,
+    },
     "ast": {"bands": 128, "frames": 128, "width": 192, "hidden": 768, "heads": 3, "layers": 6},
     "wav2vec2": {
         "channels": (256,) * 7, "width": 256, "hidden": 1024, "heads": 4, "layers": 6, "position_kernel": 64,
         "entries": 64, "quantised": 128, "space": 128,
-    },
-    "whisper": {
-        "mels": 80, "source_positions": 1500, "target_positions": 448, "width": 256, "encoder_hidden": 1024,
-        "decoder_hidden": 1024, "encoder_heads": 4, "decoder_heads": 4, "encoder_layers": 3, "decoder_layers": 3,
     },
     "clip": {
         "projection": 256, "positions": 77, "text_width": 256, "text_hidden": 1024, "text_heads": 4, "text_layers": 4,
