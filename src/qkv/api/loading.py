@@ -6,15 +6,19 @@ from pathlib import Path
 from typing import Any
 
 from qkv.data.gguf_tokenizer import tokenizer_of_gguf
+from qkv.data.preprocessing_files import read_preprocessing
 from qkv.data.published_tokenizer import read_tokenizer, read_tokenizers
 from qkv.data.tokenizer import TextTokenizer
 from qkv.errors import QkvError
 from qkv.files import read_json
+from qkv.generate.image_readers import use_of_images
 from qkv.generate.language import TextWriter
 from qkv.generate.reader import TextReader
 from qkv.generate.readers import Answerer, Classifier, MaskFiller, SentenceEncoder, StateReader, Tagger
 from qkv.generate.text import TextToText, load_tokenizers
+from qkv.models.catalogue import find_family
 from qkv.models.head_choice import HeadChoice
+from qkv.models.image_model import ImageModel
 from qkv.models.sequence_to_sequence import SequenceToSequence
 from qkv.models.text_model import TextModel
 from qkv.train.settings import TrainSettings
@@ -37,7 +41,8 @@ def load(folder: Path | str, device: str = "auto", head: HeadChoice | None = Non
     """The model and tokenizer of a folder, our own or a published one, ready to run.
 
     What comes back is made for what the model does: `TextToText`, `TextWriter`, `Classifier`, `Tagger`, `Answerer`,
-    `SentenceEncoder`, `MaskFiller` or `StateReader`. With a `head` a text model gets that one in place of its own, new
+    `SentenceEncoder`, `MaskFiller` or `StateReader`; for pictures `ImageClassifier`, `ImageEncoder` or
+    `ImageStateReader`. With a `head` a text model gets that one in place of its own, new
     where the folder has nothing for it. `folder` may be a GGUF or llama2.c file, or a model's name on the hub. `auto`
     takes CUDA where it is present.
     """
@@ -48,6 +53,8 @@ def load(folder: Path | str, device: str = "auto", head: HeadChoice | None = Non
     model = load_model(folder, place, head)
     if isinstance(model, TextModel):
         return use_of(model, tokenizer_of(folder))
+    if isinstance(model, ImageModel) and find_family(model.family).reads == "images":
+        return use_of_images(model, read_preprocessing(folder))
     return _translator(folder, model)
 
 

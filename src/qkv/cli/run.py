@@ -9,6 +9,7 @@ import typer
 
 from qkv.cli.groups import flag, given, with_groups
 from qkv.cli.inputs import Input, InputOptions, read_inputs, text_or_file
+from qkv.cli.run_images import IMAGES_AT_ONCE, embed_pictures, name_pictures, states_of_pictures
 from qkv.cli.run_language import WritingOptions, write_texts
 from qkv.cli.run_reading import ReadingOptions, answer, classify, embed, fill, read_states, tag
 from qkv.cli.run_translator import SearchOptions, translate
@@ -51,6 +52,13 @@ KINDS = {
     "MaskFiller": Kind("a masked model", "masked models", fill, ("n_best",)),
     "SentenceEncoder": Kind("an embedding model", "embedding models", embed, ("similar",)),
     "StateReader": Kind("a model without a head", "models without a head", read_states, ()),
+    "ImageClassifier": Kind("an image classifier", "image classifiers", name_pictures, ("n_best",), IMAGES_AT_ONCE),
+    "ImageEncoder": Kind(
+        "a model that embeds pictures", "models that embed pictures", embed_pictures, ("similar",), IMAGES_AT_ONCE
+    ),
+    "ImageStateReader": Kind(
+        "an image model without a head", "image models without a head", states_of_pictures, (), IMAGES_AT_ONCE
+    ),
 }
 
 
@@ -69,7 +77,8 @@ def run(
 
     Inputs are the texts given, the lines of a file, a column of a table, or the lines of standard input. What comes out
     is what the model is for: a translation, a text that goes on, a label with its probability, words with tags, an
-    answer, the likeliest words for a hidden place, a vector. An option that does not fit the model is an error.
+    answer, the likeliest words for a hidden place, a vector. For a model of pictures the texts are the names of image
+    files. An option that does not fit the model is an error.
 
     With --n-best or --samples above 1 a line is the number of its input, the score and the output, with tabs between
     them. Line breaks inside an output become spaces, but for a single text of a language model.
@@ -79,6 +88,7 @@ def run(
       qkv run runs/words cat dog
       echo tag | qkv run runs/words --beams 4 --n-best 2
       qkv run runs/verses 'And God' 'In the' --max-tokens 20 --temperature 0.8 --seed 1
+      qkv run google/vit-base-patch16-224 photo.jpg --n-best 3
     """
     from qkv.api.loading import load
 

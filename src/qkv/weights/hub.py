@@ -17,7 +17,8 @@ TOKENIZERS = (
 )  # fmt: skip
 WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "model-*-of-*.safetensors", "[0-9]_*/model.safetensors")
 PROCESSOR = "preprocessor_config.json"  # how pictures and sounds are prepared
-NEEDED = ("config.json", "generation_config.json", PROCESSOR, *WEIGHTS, *TOKENIZERS, *MODULES)
+PROCESSORS = (PROCESSOR, "processor_config.json")  # newer folders may keep it inside the second
+NEEDED = ("config.json", "generation_config.json", *PROCESSORS, *WEIGHTS, *TOKENIZERS, *MODULES)
 PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json", "pytorch_model-*-of-*.bin")
 
 

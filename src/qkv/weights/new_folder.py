@@ -13,11 +13,11 @@ from torch import Tensor
 
 from qkv.errors import QkvError
 from qkv.files import WRITE_ERRORS
-from qkv.weights.hub import MODULES, PROCESSOR, TOKENIZERS
+from qkv.weights.hub import MODULES, PROCESSORS, TOKENIZERS
 from qkv.weights.shards import INDEX_FILE
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-BESIDE = (*TOKENIZERS, *MODULES, "generation_config.json", PROCESSOR, "LICENSE*")
+BESIDE = (*TOKENIZERS, *MODULES, "generation_config.json", *PROCESSORS, "LICENSE*")
 
 
 @contextmanager

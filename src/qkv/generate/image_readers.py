@@ -1,0 +1,137 @@
+"""Image models with the way of a picture into them: pictures in, and for each what the head says of it.
+
+Shapes: b pictures of a batch, s tokens, d width of the stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from PIL import Image
+from torch import Tensor
+
+from qkv.data.images import Source
+from qkv.data.preprocessing import Preprocessing
+from qkv.data.preprocessing_files import write_preprocessing
+from qkv.errors import QkvError
+from qkv.generate.readers import Labelled
+from qkv.models.image_model import ImageModel
+from qkv.weights.save import save_model
+
+BATCH_IMAGES = 32
+
+
+class ImageReader:
+    """What all uses of an image model share; each use is a subclass for one kind of head."""
+
+    kinds: ClassVar[tuple[str, ...]]  # the heads it is for
+
+    def __init__(self, model: ImageModel, preprocessing: Preprocessing) -> None:
+        if model.head_choice.kind not in self.kinds:
+            wanted = " or ".join(self.kinds)
+            raise QkvError(f"This needs a model with a {wanted} head, but it has a {model.head_choice.kind} head.")
+        self.model, self.preprocessing = model, preprocessing
+
+    def save(self, folder: Path | str) -> None:
+        save_model(self.model, Path(folder))
+        write_preprocessing(self.preprocessing, folder)
+
+    def answers(self, pictures: Sequence[Source], batch_images: int = BATCH_IMAGES) -> list[Any]:
+        """What the head says of each picture, on the CPU. Only a batch of pictures is in memory at a time."""
+        if batch_images < 1:
+            raise QkvError(f"A batch holds one picture at least, not {batch_images}.")
+        pictures = check_pictures(pictures)
+        device = next(self.model.parameters()).device
+        found: list[Any] = []
+        with self.at_rest():
+            for first in range(0, len(pictures), batch_images):
+                some = pictures[first : first + batch_images]
+                inputs = self.preprocessing.batch(some).to(device)
+                output = self.model(inputs.pixels)
+                found += [_row(output, number) for number in range(len(some))]
+        return found
+
+    @contextmanager
+    def at_rest(self) -> Iterator[None]:
+        """Without dropout and gradients; the model is given back as it was."""
+        training = self.model.training
+        self.model.eval()
+        try:
+            with torch.inference_mode():
+                yield
+        finally:
+            self.model.train(training)
+
+    def __repr__(self) -> str:
+        parameters = sum(parameter.numel() for parameter in self.model.parameters())
+        head = self.model.head_choice.kind
+        return f"{type(self).__name__}({self.model.family}, {head} head, {parameters:,} parameters)"
+
+
+class ImageClassifier(ImageReader):
+    """One label a picture."""
+
+    kinds: ClassVar = ("classification", "distilled")
+
+    def run(self, pictures: Sequence[Source], *, batch_images: int = BATCH_IMAGES) -> list[Labelled]:
+        """The label of each picture: files, their content, or pictures that Pillow has open."""
+        labels = self.model.head_choice.labels
+        return [
+            Labelled(labels[int(shares.argmax())], dict(zip(labels, shares.tolist(), strict=True)))
+            for shares in (logits.softmax(-1) for logits in self.answers(pictures, batch_images))
+        ]
+
+
+class ImageEncoder(ImageReader):
+    """One vector a picture."""
+
+    kinds: ClassVar = ("embedding", "projection")
+
+    def run(self, pictures: Sequence[Source], *, batch_images: int = BATCH_IMAGES) -> Tensor:
+        """[pictures d]"""
+        vectors = self.answers(pictures, batch_images)
+        return torch.stack(vectors) if vectors else torch.empty(0, 0)
+
+    def similarities(self, first: Sequence[Source], second: Sequence[Source]) -> Tensor:
+        """The cosine of the angle between each of the first pictures and each of the second. [first second]"""
+        normed = [torch.nn.functional.normalize(self.run(pictures), dim=-1) for pictures in (first, second)]
+        return normed[0] @ normed[1].T
+
+
+class ImageStateReader(ImageReader):
+    """The stream itself, for those who build on it."""
+
+    kinds: ClassVar = ("states", "pooled")
+
+    def run(self, pictures: Sequence[Source], *, batch_images: int = BATCH_IMAGES) -> list[Tensor]:
+        """The states of each picture's tokens, those before the patches included. [s d] each"""
+        answers = self.answers(pictures, batch_images)
+        return [answer[0] if isinstance(answer, tuple) else answer for answer in answers]
+
+
+IMAGE_USES: dict[str, type[ImageReader]] = {
+    kind: use for use in (ImageClassifier, ImageEncoder, ImageStateReader) for kind in use.kinds
+}
+
+
+def use_of_images(model: ImageModel, preprocessing: Preprocessing) -> ImageReader:
+    """What a model with this head is used by."""
+    return IMAGE_USES[model.head_choice.kind](model, preprocessing)
+
+
+def check_pictures(pictures: Sequence[Source]) -> list[Source]:
+    """A list of pictures; the name of a single file would be read letter by letter."""
+    if isinstance(pictures, str | bytes | Path | Image.Image):
+        raise QkvError("Give a list of pictures, not a single one: put the one picture into brackets.")
+    return list(pictures)
+
+
+def _row(output: Any, number: int) -> Any:
+    """One row of a head's answer; tuples are taken apart."""
+    if isinstance(output, tuple):
+        return type(output)(*(_row(part, number) for part in output))
+    return output[number].float().cpu()
