@@ -88,7 +88,6 @@ def run(
       qkv run runs/words cat dog
       echo tag | qkv run runs/words --beams 4 --n-best 2
       qkv run runs/verses 'And God' 'In the' --max-tokens 20 --temperature 0.8 --seed 1
-      qkv run google/vit-base-patch16-224 photo.jpg --n-best 3
     """
     from qkv.api.loading import load
 
