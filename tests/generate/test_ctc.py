@@ -121,7 +121,7 @@ def test_greedy_decoding_is_that_of_the_reference(tmp_path: Path) -> None:
 
 def test_words_have_times_in_seconds() -> None:
     letters = (Letter(2, 3, 5, 0.9), Letter(3, 6, 7, 0.4), Letter(1, 8, 9), Letter(1, 11, 12), Letter(3, 20, 22))
-    words = words_of(Reading(letters, 0.0, 0.0), LETTERS, 0.02, start=10.0)
+    words = words_of(Reading(letters, 0.0, 0.0), LETTERS, 0.02, first=500)
     assert [(word.text, round(word.start, 2), round(word.end, 2)) for word in words] == [
         ("ab", 10.06, 10.14),
         ("b", 10.4, 10.44),

@@ -211,10 +211,10 @@ def align(log: Floats, tokens: Sequence[int], blank: int) -> list[Letter]:
     ]
 
 
-def words_of(reading: Reading, letters: Letters, seconds_a_frame: float, start: float = 0.0) -> list[Word]:
+def words_of(reading: Reading, letters: Letters, seconds_a_frame: float, first: int = 0) -> list[Word]:
     """The words of a reading with their times: from the first frame of a word's first letter to the end of its last.
 
-    `start` is the time of the first frame.
+    `first` is the number of the reading's first frame in the whole sound.
     """
     words: list[Word] = []
     run: list[Letter] = []
@@ -224,7 +224,7 @@ def words_of(reading: Reading, letters: Letters, seconds_a_frame: float, start: 
         elif run:
             text = letters.decode([each.token for each in run])
             probability = float(np.exp(np.mean([np.log(max(each.probability, 1e-300)) for each in run])))
-            begin, end = (start + frame * seconds_a_frame for frame in (run[0].start, run[-1].end))
+            begin, end = ((first + frame) * seconds_a_frame for frame in (run[0].start, run[-1].end))
             words.append(Word(text, begin, end, probability))
             run = []
     return words

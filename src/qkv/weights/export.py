@@ -5,11 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from qkv.data.letters import VOCABULARY_FILE
 from qkv.data.tokenizer import TextTokenizer
 from qkv.errors import QkvError
 from qkv.files import read_json, write_json
 from qkv.models.catalogue import Model, head_of
 from qkv.models.sequence_to_sequence import SequenceToSequence
+from qkv.models.sound_model import SoundModel
 from qkv.weights.hub import local_folder
 from qkv.weights.load import load_model
 from qkv.weights.maps.catalogue import PUBLISHED
@@ -17,6 +19,7 @@ from qkv.weights.new_folder import DTYPES, cast, copy_beside, new_folder
 from qkv.weights.published import save_published
 from qkv.weights.save import CONFIG_FILE, tensors_of
 from qkv.weights.shards import SHARD_BYTES
+from qkv.weights.sound_folder import letters_of, write_features
 
 TOKENIZER_FILE = "tokenizer.json"
 GENERATION_FILE = "generation_config.json"
@@ -58,6 +61,7 @@ def export(
         if writes and not (passing / GENERATION_FILE).exists():
             # Without it the reference takes its family's own habits, such as an end that Marian is forced to write.
             write_json(passing / GENERATION_FILE, {key: more[key] for key in GENERATED if more.get(key) is not None})
+        write_features(passing, model)
     return out
 
 
@@ -65,6 +69,8 @@ def special_tokens(model: Model, folder: Path, config: dict[str, Any]) -> dict[s
     """What a published configuration says of special tokens; for a folder of our own, what its tokenizer knows."""
     if "model_type" in config:
         return {key: config[key] for key in KEPT if key in config}
+    if isinstance(model, SoundModel) and (folder / VOCABULARY_FILE).exists():
+        return {"pad_token_id": letters_of(folder, model).blank}  # by which the other library knows the blank
     if not (folder / TOKENIZER_FILE).exists():
         return {"pad_token_id": None}
     tokenizer = TextTokenizer.load(folder / TOKENIZER_FILE)
