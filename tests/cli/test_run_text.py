@@ -1,17 +1,20 @@
 """`qkv run` with every kind of text model: what comes out, in which form, and what is refused."""
 
 import json
+import os
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from qkv.api.choices import NewTokenizer
 from qkv.api.loading import load
 from qkv.generate.language import Options
 from qkv.generate.shape import Temperature, TopK
 from qkv.generate.strategy import Sampling
 from tests.cli.command import Outcome, qkv
-from tests.cli.text_models import HEADS, save_reader, save_writer
+from tests.cli.text_models import HEADS, save, save_reader, save_writer
 
 PROMPTS = ["And God said", "In the beginning", "And the evening and the"]
 MOST = ["--max-tokens", "8"]
@@ -272,3 +275,22 @@ def test_a_look_at_text_models(folders: Path, writer: Path, tmp_path: Path) -> N
         assert said(qkv("look", folder, "And God said", "--html", tmp_path / "look.html")) == "And God said\n"
         assert "God" in (tmp_path / "look.html").read_text("utf-8")
     said(qkv("look", folders / "classifier", "And God", "--target", "said light", "--png", tmp_path / "look.png"))
+
+
+def test_a_text_without_a_token_is_refused(tmp_path: Path) -> None:
+    """By a model that puts nothing around texts."""
+    save(tmp_path / "gpt", "gpt2", HEADS["classifier"], NewTokenizer("bpe", 300), seed=0, framed=False)
+    refused(qkv("run", tmp_path / "gpt", "light", ""), "no token")
+
+
+def test_a_hub_name_that_was_never_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    refused(qkv("run", "nobody/nothing", "light"), "no folder nobody/nothing", "offline")
+
+
+def test_the_hub_is_asked_in_a_process_of_its_own() -> None:
+    """Where nothing else imported the hub's modules before."""
+    code = "from qkv.cli.main import main; raise SystemExit(main(['run', 'nobody/nothing', 'light']))"
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=environment)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr

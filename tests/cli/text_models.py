@@ -32,10 +32,12 @@ def save_reader(folder: Path, kind: str, seed: int = 0) -> Path:
     return folder
 
 
-def save(folder: Path, family: str, head: HeadChoice, tokenizer: NewTokenizer, seed: int) -> None:
+def save(
+    folder: Path, family: str, head: HeadChoice, tokenizer: NewTokenizer, seed: int, *, framed: bool = True
+) -> None:
     torch.manual_seed(seed)
     cutter = tokenizer.train(VERSES)
-    cutter = cutter if head.kind == "language" else for_reading(cutter)
+    cutter = cutter if head.kind == "language" or not framed else for_reading(cutter)
     model = build(family, find_family(family).sizes({**SIZES, "vocabulary": cutter.size}), head).eval()
     with torch.no_grad():
         for parameter in model.parameters():

@@ -97,7 +97,9 @@ def run(
         raise QkvError("--second belongs to a classifier and --context to an answerer: give one of the two.")
     found = read_inputs(texts, inputs, reading.second or contexts)
     loaded = load(model, device)
-    kind = KINDS[type(loaded).__name__]
+    kind = KINDS.get(type(loaded).__name__)
+    if kind is None:
+        raise QkvError(f"{model} does not read text: qkv run is for models of text.")
     check_fit(model, kind, given(search, writing, reading))
     request = Request(search, writing, reading, as_json, device, alone=len(texts) == 1)
     number = 0

@@ -28,7 +28,7 @@ class ReadingOptions:
         typer.Option(help="For questions: where the answer stands, a text, a file or a table's column; like --second."),
     ] = None
     threshold: Annotated[
-        float | None, typer.Option(help="For questions: how much better than none an answer must be; 0 by default.")
+        float | None, typer.Option(help="For questions: answer unless none is better by more than this; 0 by default.")
     ] = None
     similar: Annotated[
         list[str] | None, typer.Option(help="For embeddings: tell how like this text the inputs are; may be repeated.")

@@ -61,6 +61,10 @@ class TextReader:
         """What the head says of each row, on the CPU, cut to the row's own tokens where it speaks of tokens."""
         if not encodings:
             return []
+        if not all(map(len, encodings)):
+            raise QkvError(
+                "One of the texts has no token, so there is nothing to read in it: give texts that say something."
+            )
         rows = replace(self.rows(encodings), original=np.arange(len(encodings)))
         found: list[Any] = [None] * len(encodings)
         device = next(self.model.parameters()).device

@@ -58,10 +58,10 @@ def local_folder(
 
 def _fetch(repository: str, revision: str | None, patterns: list[str], offline: bool | None) -> Path:
     import huggingface_hub
-    from huggingface_hub import errors
+    from huggingface_hub import constants, errors
 
     shown = repository if revision is None else f"{repository}@{revision}"
-    offline = huggingface_hub.constants.HF_HUB_OFFLINE if offline is None else offline
+    offline = constants.HF_HUB_OFFLINE if offline is None else offline
     try:
         return Path(
             huggingface_hub.snapshot_download(
