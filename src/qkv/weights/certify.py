@@ -262,6 +262,6 @@ def difference(found: Tensor, expected: Tensor) -> Difference:
 def padding_of(reference: Any) -> int:
     """The reference's padding token, by which it tells where rows end; where it has none, it is given the first."""
     pad = getattr(reference.config, "pad_token_id", None)
-    if pad is None or not 0 <= pad < reference.config.vocab_size:
+    if pad is None or not 0 <= pad < getattr(reference.config, "vocab_size", 0):
         reference.config.pad_token_id = pad = 0
     return int(pad)

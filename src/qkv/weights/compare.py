@@ -17,11 +17,13 @@ from torch import Tensor
 
 from qkv.models.catalogue import Model, find_family
 from qkv.models.head_choice import HeadChoice
+from qkv.models.image_model import ImageModel
 from qkv.models.sequence_to_sequence import EncoderDecoder
 from qkv.models.text_model import TextModel
 from qkv.parts.attention.visibility import NotPadding, Tokens
 from qkv.parts.pool import FirstToken
 from qkv.parts.position import positions_in_documents
+from qkv.weights.compare_sounds import hears_sounds, sound_answers, sound_lengths
 
 LENGTHS = (1, 2, 9, 64)  # and the greatest
 ROWS = (1, 8)
@@ -42,8 +44,16 @@ def settings_for(
 ) -> list[Setting]:
     """Every length up to `longest`, padded in every way, at every number of rows; cached where a model looks back.
 
-    What hears frames has no padding: its windows are full, and the lengths are those of what it writes.
+    What hears frames has no padding: its windows are full, and the lengths are those of what it writes. Of
+    sounds, lengths are frames.
     """
+    if hears_sounds(model):
+        return [
+            Setting(length, count, padding)
+            for length in sound_lengths(model, longest, lengths)
+            for count in rows
+            for padding in (PADDINGS[:1] if isinstance(model, ImageModel) else PADDINGS[:2])
+        ]
     paddings = PADDINGS[:1] if hears(model) else PADDINGS
     found = []
     for length in sorted({each for each in lengths if each <= longest} | {longest}):
@@ -111,6 +121,9 @@ def compared(
     model: Model, reference: Any, setting: Setting, pad: int, seed: int = 0
 ) -> Iterator[tuple[str, Tensor, Tensor]]:
     """For each kind of answer: its name, ours, and the reference's."""
+    if hears_sounds(model):
+        yield from sound_answers(model, reference, setting.length, setting.rows, setting.padding == "right", seed)
+        return
     batch = draw(model, setting, pad, seed)
     told = takes(reference, "position_ids")
     ours, theirs = our_answers(model, batch, setting, told), their_answers(model, reference, batch, setting, told)

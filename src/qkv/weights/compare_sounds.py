@@ -5,6 +5,7 @@ Shapes: b rows, t samples, n frames, m mel bands.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -20,6 +21,13 @@ def hears_sounds(model: Model) -> bool:
     return isinstance(model, SoundModel) or (
         isinstance(model, ImageModel) and find_family(model.family).reads == "sound"
     )
+
+
+def sound_lengths(model: Model, longest: int, lengths: Sequence[int]) -> list[int]:
+    """Frames to compare at: as many as are given and no more than `longest`; of a picture, all it has."""
+    if isinstance(model, ImageModel):
+        return [model.sizes.frames]
+    return sorted({length for length in lengths if length <= longest} | {longest})
 
 
 def sound_answers(
