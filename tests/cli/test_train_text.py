@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 from pathlib import Path
 
 import pytest
@@ -247,6 +246,7 @@ def test_the_seed_decides_about_a_new_head(data: Path, bert: Path, tmp_path: Pat
 
 def test_a_fine_tuning_goes_on(data: Path, bert: Path, tmp_path: Path) -> None:
     well(fine_tune("classify", data, bert, tmp_path / "out", "--lora", "2", "--steps", "2"))
+    refused(fine_tune("classify", data, bert, tmp_path / "out"), "already holds")
     more = ["--lora", "2", "--steps", "4", "--resume"]
     assert "Resuming after step 2" in well(fine_tune("classify", data, bert, tmp_path / "out", *more)).err
 
@@ -297,10 +297,3 @@ def test_data_of_a_task_that_is_empty_or_of_one_label(bert: Path, tmp_path: Path
         (tmp_path / "classify.csv").write_text(content)
         own = ["--data", tmp_path / "classify.csv", "--model", bert, "--out", tmp_path / "out"]
         refused(qkv("train", "sentiment", *own), hint)
-
-
-def test_a_run_in_the_way_is_left_alone(data: Path, bert: Path, tmp_path: Path) -> None:
-    folder = shutil.copytree(bert, tmp_path / "out")
-    well(fine_tune("classify", data, bert, tmp_path / "run"))
-    refused(fine_tune("classify", data, bert, tmp_path / "run"), "already holds")
-    assert (folder / "config.json").exists()
