@@ -10,7 +10,9 @@ from qkv.errors import QkvError
 
 def look(
     model: Annotated[str, typer.Argument(help="Model folder, GGUF or llama2.c file, or owner/name[@revision].")],
-    texts: Annotated[list[str], typer.Argument(help="Texts, each an input of its own.", metavar="TEXT")],
+    texts: Annotated[
+        list[str], typer.Argument(help="Texts, or image files, each an input of its own.", metavar="TEXT")
+    ],
     html: Annotated[Path | None, typer.Option(help="Page to write; look.html where --png is not given either.")] = None,
     png: Annotated[Path | None, typer.Option(help="Image to write, numbered where there are several texts.")] = None,
     target: Annotated[
@@ -22,7 +24,7 @@ def look(
     """Draw the attention of a model: which tokens it reads as it writes each token, or reads it.
 
     The page is one file that loads nothing from elsewhere, with every layer and head to choose from; an image shows
-    the average.
+    the average. For a model of pictures the texts are the names of image files, and attention is drawn over them.
 
     \b
     Example (after the ones that `qkv train text-to-text --help` and `qkv train lm --help` show):
@@ -36,8 +38,16 @@ def look(
         raise QkvError(f"There are {len(texts)} texts and {len(target)} targets: give --target once for each text.")
     if html is None and png is None:
         html = Path("look.html")
-    records = look_at(load(model, device), texts, targets=target or None, html=html, png=png)
-    for record in records:
-        typer.echo(f"{record.source}\t{record.target}".rstrip("\t"))
-    written = [html] * (html is not None) + (numbered(png, len(records)) if png is not None else [])
+    loaded = load(model, device)
+    if type(loaded).__name__.startswith("Image"):
+        from qkv.api.looking_pictures import look_at_pictures
+
+        if target:
+            raise QkvError("--target is for models of texts: leave it out for pictures.")
+        for picture in look_at_pictures(loaded, texts, html=html, png=png):
+            typer.echo(f"{picture.name}\t{picture.said}".rstrip("\t"))
+    else:
+        for record in look_at(loaded, texts, targets=target or None, html=html, png=png):
+            typer.echo(f"{record.source}\t{record.target}".rstrip("\t"))
+    written = [html] * (html is not None) + (numbered(png, len(texts)) if png is not None else [])
     typer.echo(f"Written: {', '.join(map(str, written))}", err=True)
