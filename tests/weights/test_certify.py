@@ -8,6 +8,7 @@ import torch
 import transformers
 
 from qkv.errors import QkvError
+from qkv.models.catalogue import FAMILIES
 from qkv.weights.certify import Difference, Finding, certify, compare_models, difference, open_reference
 from qkv.weights.compare import Setting, compared, draw, pieces, settings_for
 from qkv.weights.load import load_model
@@ -20,12 +21,13 @@ HEADS = [
     (each.family, kind)
     for each in {published.family: published for published in PUBLISHED.values()}.values()
     for kind in each.architectures
+    if FAMILIES[each.family].reads == "text" or each.family == "whisper"  # pictures have a file of their own
 ]
 
 
 @pytest.mark.parametrize(("family", "kind"), HEADS)
 def test_what_we_write_answers_the_same_in_the_reference(family, kind, tmp_path):
-    model = small_published(family, kind)
+    model = small_published(family, kind, **({"end": 22} if family == "clip-text" else {}))
     save_published(model, tmp_path, PUBLISHED, {"pad_token_id": 3})
     report = certify(tmp_path, longest=9, rows=(1, 3))
     assert report.keys == {"missing_keys": [], "unexpected_keys": [], "mismatched_keys": []}

@@ -26,7 +26,8 @@ def certify(
     """Compare what a folder answers with what the reference library answers, at many settings.
 
     The lengths are 1, 2, 9, 64 and the greatest; alone and eight rows at once; padded on neither side, on the right and
-    on the left; with and without a cache; in float32 and bfloat16. A figure is a share of the root mean square of the
+    on the left; with and without a cache; in float32 and bfloat16. Pictures are a patch, a strip, of the size that the
+    model was made for and taller. A figure is a share of the root mean square of the
     reference's answers: in float32 the largest difference; in bfloat16 the typical one, which may be about twice
     what the reference itself has. The exit code is 0 where all agree and 1 where something differs.
 
@@ -56,7 +57,9 @@ def certify(
 def table(report: "Report") -> list[str]:
     """A line for each length and number of rows, a column for each padding; what differs is marked."""
     whole = "" if report.longest == report.reads else f" of {report.reads:,} that it reads"
-    lines = [f"{report.architecture}, {report.reference}, up to {report.longest:,} tokens{whole}"]
+    pictures = any(each.setting.width is not None for each in report.findings)
+    unit = "pixels" if pictures else "tokens"
+    lines = [f"{report.architecture}, {report.reference}, up to {report.longest:,} {unit}{whole}"]
     for dtype, answer in dict.fromkeys((each.dtype, each.answer) for each in report.findings):
         found = [each for each in report.findings if (each.dtype, each.answer) == (dtype, answer)]
         most = min(each.tolerance for each in found)
@@ -74,12 +77,18 @@ def grid(findings: list["Finding"]) -> list[str]:
     columns = list(dict.fromkeys((each.setting.padding, each.setting.cached) for each in findings))
     columns.sort(key=lambda column: (column[1], column[0] != "none", column[0]))
     heads = [f"{'unpadded' if padding == 'none' else padding}{', cached' * cached}" for padding, cached in columns]
-    cells = {(e.setting.length, e.setting.rows, e.setting.padding, e.setting.cached): shown(e) for e in findings}
+    cells = {(*_size(e), e.setting.padding, e.setting.cached): shown(e) for e in findings}
     rows = [["length", "rows", *heads]]
-    for length, count in dict.fromkeys((each.setting.length, each.setting.rows) for each in findings):
-        rows.append([str(length), str(count), *(cells.get((length, count, *column), "") for column in columns)])
+    for size in dict.fromkeys(_size(each) for each in findings):
+        rows.append([*size, *(cells.get((*size, *column), "") for column in columns)])
     widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))]
     return ["  ".join(f"{cell:>{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+def _size(finding: "Finding") -> tuple[str, str]:
+    setting = finding.setting
+    length = str(setting.length) if setting.width is None else f"{setting.length}×{setting.width}"
+    return length, str(setting.rows)
 
 
 def shown(finding: "Finding") -> str:

@@ -19,7 +19,11 @@ from torch import Tensor
 from qkv.errors import QkvError
 from qkv.files import read_json
 from qkv.models.catalogue import Model
+from qkv.models.detection_model import DetectionModel
+from qkv.models.image_model import ImageModel
 from qkv.weights.compare import ROWS, Setting, compared, settings_for
+from qkv.weights.compare_images import sees_pictures, widest_picture
+from qkv.weights.compare_sounds import hears_sounds
 from qkv.weights.hub import local_folder
 from qkv.weights.load import load_model
 from qkv.weights.maps.catalogue import PUBLISHED
@@ -125,7 +129,8 @@ def certify(
     reads = reads_at_most(model, config)
     longest = reads if longest is None else longest
     if not 1 <= longest <= reads:
-        raise QkvError(f"{folder} reads rows of 1 to {reads} tokens, so it cannot be compared at {longest}.")
+        unit = "pixels" if sees_pictures(model) else "tokens"
+        raise QkvError(f"{folder} reads rows of 1 to {reads} {unit}, so it cannot be compared at {longest}.")
     with tempfile.TemporaryDirectory() as passing:
         published = folder
         if "model_type" not in config:
@@ -180,7 +185,14 @@ def open_reference(transformers: Any, architecture: str, folder: Path) -> tuple[
 
 
 def reads_at_most(model: Model, config: dict[str, Any]) -> int:
-    """The most tokens of a row; where nothing bounds them, what the folder was made for."""
+    """The most tokens of a row; where nothing bounds them, what the folder was made for. Of pictures the longest side.
+
+    Models of other kinds cannot be compared here.
+    """
+    if sees_pictures(model):
+        return widest_picture(model)
+    if isinstance(model, ImageModel | DetectionModel) and not hears_sounds(model):
+        raise QkvError(f"Models of the family {model.family} with this head cannot be certified yet.")
     told = getattr(model, "longest", None) or config.get("max_position_embeddings") or config.get("n_positions")
     return int(told or USUAL_LONGEST)
 

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from qkv.models.catalogue import Model, find_family
+from qkv.models.clip import ClipText
 from qkv.models.head_choice import HeadChoice
 from qkv.models.image_model import ImageModel
 from qkv.models.sequence_to_sequence import EncoderDecoder
@@ -23,6 +24,7 @@ from qkv.models.text_model import TextModel
 from qkv.parts.attention.visibility import NotPadding, Tokens
 from qkv.parts.pool import FirstToken
 from qkv.parts.position import positions_in_documents
+from qkv.weights.compare_images import picture_answers, picture_sizes, sees_pictures, with_end
 from qkv.weights.compare_sounds import hears_sounds, sound_answers, sound_lengths
 
 LENGTHS = (1, 2, 9, 64)  # and the greatest
@@ -37,6 +39,7 @@ class Setting:
     rows: int
     padding: str = "none"
     cached: bool = False
+    width: int | None = None  # of pictures, whose height is the length; None where a row is no picture
 
 
 def settings_for(
@@ -44,8 +47,8 @@ def settings_for(
 ) -> list[Setting]:
     """Every length up to `longest`, padded in every way, at every number of rows; cached where a model looks back.
 
-    What hears frames has no padding: its windows are full, and the lengths are those of what it writes. Of
-    sounds, lengths are frames.
+    What hears frames has no padding: its windows are full, and the lengths are those of what it writes. Pictures have
+    none either: `longest` is the longest side. Of sounds, lengths are frames.
     """
     if hears_sounds(model):
         return [
@@ -54,6 +57,9 @@ def settings_for(
             for count in rows
             for padding in (PADDINGS[:1] if isinstance(model, ImageModel) else PADDINGS[:2])
         ]
+    if sees_pictures(model):
+        sizes = picture_sizes(model, longest)
+        return [Setting(height, count, width=width) for height, width in sizes for count in rows]
     paddings = PADDINGS[:1] if hears(model) else PADDINGS
     found = []
     for length in sorted({each for each in lengths if each <= longest} | {longest}):
@@ -106,6 +112,8 @@ def draw(model: Model, setting: Setting, pad: int, seed: int) -> Batch:
         kinds = len(model.embed.segments.weight)
         segments = (torch.arange(length) >= length // 2).long().clamp(max=kinds - 1).expand(rows, length)
     device = next(model.parameters()).device
+    if isinstance(model, ClipText):
+        ids = with_end(ids, real, model.end, model.vocabulary)
     given = ids.where(real > 0, pad)
     if hears(model):
         given = torch.randn(rows, model.sizes.mels, 2 * model.sizes.source_positions, generator=random)
@@ -123,6 +131,10 @@ def compared(
     """For each kind of answer: its name, ours, and the reference's."""
     if hears_sounds(model):
         yield from sound_answers(model, reference, setting.length, setting.rows, setting.padding == "right", seed)
+        return
+    if sees_pictures(model):
+        assert setting.width is not None
+        yield from picture_answers(model, reference, setting.length, setting.width, setting.rows, seed)
         return
     batch = draw(model, setting, pad, seed)
     told = takes(reference, "position_ids")
@@ -188,7 +200,7 @@ def named_answers(head: HeadChoice, answer: Any) -> dict[str, Tensor]:
         return {"logits": answer.masked, "next sentence": answer.next_sentence}
     if head.kind == "pooled":
         return {"states": answer.states, "pooled": answer.pooled}
-    names = {"states": "states", "classification": "label", "embedding": "vector"}
+    names = {"states": "states", "classification": "label", "embedding": "vector", "projection": "vector"}
     return {names.get(head.kind, "logits"): answer}
 
 
@@ -224,6 +236,8 @@ def _named(head: HeadChoice, output: Any, documents: Tensor) -> dict[str, Tensor
         return {"states": output.last_hidden_state, "pooled": output.pooler_output}
     if head.kind == "states":
         return {"states": output.last_hidden_state}
+    if head.kind == "projection":
+        return {"vector": output.text_embeds}
     if head.kind == "spans":
         return {"logits": torch.stack((output.start_logits, output.end_logits), -1)}
     if head.kind == "embedding":
