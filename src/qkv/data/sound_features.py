@@ -32,12 +32,16 @@ def join_waves(waves: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
 
 
 def _checked(waves: Tensor, lengths: Tensor | None, shortest: int) -> Tensor:
-    """The lengths of all rows; samples that are no numbers and rows that are too short are errors."""
+    """The lengths of all rows; samples that are no numbers and rows that are too short are errors.
+
+    That is asked where samples are read, on the CPU.
+    """
     if waves.ndim != 2:
         raise QkvError(f"Sounds come as rows of samples [b t], not with the shape {list(waves.shape)}.")
     if lengths is None:
         lengths = torch.full((len(waves),), waves.shape[1], device=waves.device)
-    lengths = lengths.to(waves.device)
+    if waves.device.type != "cpu" or lengths.device.type != "cpu":
+        return lengths.to(waves.device)  # looking would make the device wait
     if len(lengths) and (int(lengths.min()) < shortest or int(lengths.max()) > waves.shape[1]):
         raise QkvError(
             f"A sound of {int(lengths.min())} samples is too short or longer than its row: there must be from "

@@ -5,6 +5,7 @@ Shapes: b rows, t samples, n frames, c channels, d width.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -67,6 +68,7 @@ class SoundModel(nn.Module):
         `hidden_channels` [b d].
         """
         ctx = self.context(waves, lengths=lengths, ledger=ledger)
+        lengths = None if lengths is None else lengths.to(waves.device)
         features = self.embed.features(self.frames(waves, lengths))  # [b n c]
         x = self.embed(features, ctx, hidden_frames, hidden_channels)  # [b n d]
         return Heard(self.stack(x, ctx), features, ctx)
@@ -89,4 +91,6 @@ class SoundModel(nn.Module):
         if lengths is None:
             return Context(tokens=Tokens(count), visibility=NotPadding(), ledger=ledger)
         tokens = Tokens.padded(self.frames.frames_of(lengths), count)
+        if tokens.documents is not None and tokens.documents.device != waves.device:
+            tokens = replace(tokens, documents=tokens.documents.to(waves.device))
         return Context(tokens=tokens, visibility=NotPadding(), ledger=ledger)

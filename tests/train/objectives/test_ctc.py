@@ -10,10 +10,14 @@ import torch
 from transformers import Wav2Vec2Config, Wav2Vec2ForCTC
 
 from qkv.data.plan import PlannedBatch
+from qkv.data.sound_features import FilterBank
 from qkv.data.sound_rows import LabelledSounds, SpokenRows
 from qkv.data.span_hiding import SpanHiding
 from qkv.errors import QkvError
 from qkv.generate.ctc import ctc_log_probability, read_greedily
+from qkv.models.ast import ASTSizes
+from qkv.models.catalogue import build
+from qkv.models.head_choice import HeadChoice
 from qkv.models.sound_model import SoundModel
 from qkv.train.objectives.ctc import CTCLoss
 from qkv.train.objectives.sound_labels import SoundLabelLoss
@@ -116,3 +120,23 @@ def test_labels_of_sounds() -> None:
     expected = torch.nn.functional.cross_entropy(logits, torch.tensor([0, 2, 1, 2]), reduction="sum")
     torch.testing.assert_close(measured["loss"].total, expected, atol=1e-4, rtol=1e-4)
     assert measured["accuracy"].count == 4
+
+
+def test_labels_of_pictures_of_sounds() -> None:
+    """An AST learns from samples, which become pictures where the batch is."""
+    torch.manual_seed(0)
+    sizes = ASTSizes(
+        bands=16, frames=20, patch=8, frequency_stride=4, time_stride=4, width=12, hidden=16, heads=2, layers=1
+    )
+    model = build("ast", sizes, HeadChoice("classification", ("low", "high")))
+    time = torch.arange(3000) / 16000
+    waves = [torch.sin(6.28 * frequency * time) for frequency in (150, 180, 5000, 6000)]
+    batch = LabelledSounds(waves, [0, 0, 1, 1]).batch(PlannedBatch(np.arange(4), 3200, 1, 1))
+    objective = SoundLabelLoss(features=FilterBank(bands=16, frames=20))
+    optimizer = torch.optim.Adam(model.parameters(), 1e-2)
+    for _ in range(30):
+        measured = objective.measure(model, batch)
+        optimizer.zero_grad()
+        (measured["loss"].total / measured["loss"].count).backward()
+        optimizer.step()
+    assert int(measured["accuracy"].total) == measured["accuracy"].count == 4
