@@ -1,4 +1,4 @@
-"""Sizes follow from a name, from changes and from the tokenizers; every family has its small size."""
+"""Sizes follow from a name, from changes and from the tokenizers; every family has its desk size."""
 
 import pytest
 
@@ -30,18 +30,18 @@ def test_a_tokenizer_that_is_there_is_taken_as_it_is() -> None:
 
 @pytest.mark.parametrize("family", [name for name, family in FAMILIES.items() if family.reads == "text"])
 def test_every_family_has_a_small_size(family: str) -> None:
-    sizes = choose_sizes(family, "small", LETTERS, LETTERS)
+    sizes = choose_sizes(family, "desk", LETTERS, LETTERS)
     assert sizes.vocabulary == LETTERS.size
     assert count_parameters(family, sizes) < 10_000_000
 
 
 def test_a_family_that_reads_no_text_has_no_tokenizer() -> None:
     with pytest.raises(QkvError, match="Family vit reads images, not text"):
-        choose_sizes("vit", "small", LETTERS, LETTERS)
+        choose_sizes("vit", "desk", LETTERS, LETTERS)
 
 
 def test_changes_apply_to_the_small_size() -> None:
-    small, changed = (choose_sizes("rnn", sizes, LETTERS, SYMBOLS) for sizes in ("small", {"width": 64}))
+    small, changed = (choose_sizes("rnn", sizes, LETTERS, SYMBOLS) for sizes in ("desk", {"width": 64}))
     assert (changed.width, changed.embedding) == (64, small.embedding)
     assert (changed.vocabulary, changed.source_vocabulary) == (SYMBOLS.size, LETTERS.size)
 
@@ -53,7 +53,7 @@ def test_a_published_size_takes_the_vocabulary_of_the_data() -> None:
 
 def test_a_family_with_one_vocabulary_says_so() -> None:
     with pytest.raises(QkvError, match="one vocabulary for both sides"):
-        choose_sizes("marian", "small", LETTERS, SYMBOLS)
+        choose_sizes("marian", "desk", LETTERS, SYMBOLS)
 
 
 def test_a_vocabulary_is_the_tokenizers_business() -> None:
@@ -61,7 +61,7 @@ def test_a_vocabulary_is_the_tokenizers_business() -> None:
         choose_sizes("transformer", {"vocabulary": 10}, LETTERS, LETTERS)
 
 
-@pytest.mark.parametrize(("name", "hint"), [("bsae", "did you mean base?"), ("qqqq", "there are small, base, big.")])
+@pytest.mark.parametrize(("name", "hint"), [("bsae", "did you mean base?"), ("qqqq", "there are desk, base, big.")])
 def test_an_unknown_size_is_answered_with_the_nearest(name: str, hint: str) -> None:
     with pytest.raises(QkvError) as raised:
         choose_sizes("transformer", name, LETTERS, LETTERS)

@@ -13,7 +13,7 @@ from qkv.models.head_choice import HeadChoice
 
 def test_every_size_of_every_family_is_listed() -> None:
     listed = {(each.family, each.size) for each in family_sizes()}
-    assert listed == {(family.name, size) for family in FAMILIES.values() for size in ("small", *family.published)}
+    assert listed == {(family.name, size) for family in FAMILIES.values() for size in ("desk", *family.published)}
 
 
 @pytest.mark.parametrize("family", FAMILIES)

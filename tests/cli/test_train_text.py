@@ -155,7 +155,7 @@ def test_a_training_goes_on(data: Path, tmp_path: Path) -> None:
     [
         ("lm", ["--model", "absent"], "absent"),
         ("lm", ["--model", "BERT"], "no language head"),
-        ("lm", ["--model", "BERT", "--size", "small"], "--model or --size"),
+        ("lm", ["--model", "BERT", "--size", "desk"], "--model or --size"),
         ("lm", ["--lora", "4"], "--model"),
         ("lm", ["--family", "transformer"], "pairs of texts"),
         ("lm", ["--family", "gtp2"], "did you mean gpt2"),

@@ -10,12 +10,12 @@ from qkv.data.tokenizer import TextTokenizer
 from qkv.errors import QkvError, nearest_or_all
 from qkv.models.catalogue import Family, find_family
 
-SMALL = "small"
+DESK = "desk"
 # A size for the data that one person has and the machine on their desk. No paper published it.
 _SMALL_TRANSFORMER = {
     "width": 256, "hidden": 1024, "heads": 4, "encoder_layers": 3, "decoder_layers": 3, "dropout": 0.1,
 }  # fmt: skip
-SMALL_SIZES: dict[str, dict[str, Any]] = {
+DESK_SIZES: dict[str, dict[str, Any]] = {
     "transformer": _SMALL_TRANSFORMER,
     "transformer-prenorm": _SMALL_TRANSFORMER,
     "transformer-admin": _SMALL_TRANSFORMER,
@@ -108,12 +108,12 @@ def make_tokenizers(
 
 
 def choose_sizes(family: str, sizes: Sizes, source: TextTokenizer, target: TextTokenizer) -> Any:
-    """The family's sizes: a named size, or changes to the small one; the vocabularies are the tokenizers'."""
+    """The family's sizes: a named size, or changes to the desk size; the vocabularies are the tokenizers'."""
     chosen = find_family(family)
     if chosen.reads != "text":
         raise QkvError(f"Family {family} reads {chosen.reads}, not text.")
     known = {field.name for field in fields(chosen.sizes_type)}
-    values = named_sizes(chosen, sizes) if isinstance(sizes, str) else {**named_sizes(chosen, SMALL), **sizes}
+    values = named_sizes(chosen, sizes) if isinstance(sizes, str) else {**named_sizes(chosen, DESK), **sizes}
     given = [name for name in VOCABULARIES if not isinstance(sizes, str) and name in sizes]
     if given:
         raise QkvError(f"The size {given[0]} follows from the tokenizer: give the tokenizer its vocabulary instead.")
@@ -126,10 +126,10 @@ def choose_sizes(family: str, sizes: Sizes, source: TextTokenizer, target: TextT
 
 
 def named_sizes(family: Family, name: str) -> dict[str, Any]:
-    """`small` or a size published with the family, without its vocabularies."""
-    if name == SMALL:
-        return dict(SMALL_SIZES[family.name])
+    """`desk` or a size published with the family, without its vocabularies."""
+    if name == DESK:
+        return dict(DESK_SIZES[family.name])
     if name not in family.published:
-        names = [SMALL, *family.published]
+        names = [DESK, *family.published]
         raise QkvError(f"Family {family.name} has no size called {name}: {nearest_or_all(name, names)}")
     return {key: value for key, value in asdict(family.published[name]).items() if key not in VOCABULARIES}

@@ -63,7 +63,7 @@ def pretrain_encoder(
     model: MaskFiller | None = None,
     tokenizer: NewTokenizer | TextTokenizer = NewTokenizer("wordpiece", 8000, lowercase=True),  # noqa: B008 (frozen)
     family: str = "bert",
-    sizes: Sizes = "small",
+    sizes: Sizes = "desk",
     length: int = 128,
     hiding: Hiding = Hiding(),  # noqa: B008 (frozen)
     batching: Batching = RowCount(16),  # noqa: B008 (frozen)

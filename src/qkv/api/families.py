@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
-from qkv.api.choices import SMALL, named_sizes
+from qkv.api.choices import DESK, named_sizes
 from qkv.models.catalogue import FAMILIES, Family, count_parameters, find_family
 from qkv.models.head_choice import WITH_LABELS, HeadChoice
 
-SMALL_VOCABULARY = 8000  # for the parameter count of the small size, whose vocabulary is the data's
+DESK_VOCABULARY = 8000  # for the parameter count of the desk size, whose vocabulary is the data's
 
 
 @dataclass(frozen=True)
@@ -28,14 +28,14 @@ class FamilySize:
 def family_sizes(family: str | None = None) -> list[FamilySize]:
     """All families with all their sizes, or those of one family."""
     families = list(FAMILIES.values()) if family is None else [find_family(family)]
-    return [_described(each, size) for each in families for size in dict.fromkeys((SMALL, *each.published))]
+    return [_described(each, size) for each in families for size in dict.fromkeys((DESK, *each.published))]
 
 
 def _described(family: Family, size: str) -> FamilySize:
-    if size == SMALL:
+    if size == DESK:
         has_vocabulary = "vocabulary" in {field.name for field in fields(family.sizes_type)}
-        vocabulary = {"vocabulary": SMALL_VOCABULARY} if has_vocabulary else {}
-        sizes = family.sizes({**named_sizes(family, SMALL), **vocabulary})
+        vocabulary = {"vocabulary": DESK_VOCABULARY} if has_vocabulary else {}
+        sizes = family.sizes({**named_sizes(family, DESK), **vocabulary})
     else:
         sizes = family.published[size]
     head = next((kind for kind in family.heads if kind not in WITH_LABELS), None)
@@ -43,7 +43,7 @@ def _described(family: Family, size: str) -> FamilySize:
         family=family.name,
         summary=family.summary,
         size=size,
-        published=size != SMALL,
+        published=size != DESK,
         parameters=parameters_of(family.name, sizes, None if head is None else HeadChoice(head)),
         sizes=asdict(sizes),
         heads=family.heads,

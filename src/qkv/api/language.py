@@ -48,7 +48,7 @@ def train_language_model(
     model: TextWriter | None = None,
     tokenizer: NewTokenizer | TextTokenizer = NewTokenizer("bpe", 8000),  # noqa: B008 (frozen)
     family: str = "gpt2",
-    sizes: Sizes = "small",
+    sizes: Sizes = "desk",
     length: int = 256,
     rows: Rows = pack,
     batching: Batching = RowCount(8),  # noqa: B008 (frozen)

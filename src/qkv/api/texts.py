@@ -44,13 +44,13 @@ def chosen_tokenizer(
 
 
 def new_text_model(family: str, sizes: Sizes, head: HeadChoice, tokenizer: TextTokenizer, length: int) -> TextModel:
-    """A new model: a named size or changes to the small one; vocabulary and longest text follow from the data."""
+    """A new model: a named size or changes to the desk size; vocabulary and longest text follow from the data."""
     chosen = find_family(family)
     if chosen.reads != "text":
         raise QkvError(f"Family {family} reads {chosen.reads}, not text.")
     if not chosen.heads:
         raise QkvError(f"Family {family} turns one sequence into another: train it on pairs of texts.")
-    values: dict[str, Any] = named_sizes(chosen, sizes) if isinstance(sizes, str) else named_sizes(chosen, "small")
+    values: dict[str, Any] = named_sizes(chosen, sizes) if isinstance(sizes, str) else named_sizes(chosen, "desk")
     changes: Mapping[str, Any] = {} if isinstance(sizes, str) else sizes
     if "vocabulary" in changes:
         raise QkvError("The size vocabulary follows from the tokenizer: give the tokenizer its vocabulary instead.")

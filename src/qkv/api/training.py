@@ -45,7 +45,7 @@ def train_text_to_text(
     tokenizer: NewTokenizer | TextTokenizer = NewTokenizer("bpe", 8000),  # noqa: B008 (frozen)
     target_tokenizer: NewTokenizer | TextTokenizer | None = None,
     family: str = "transformer-prenorm",
-    sizes: Sizes = "small",
+    sizes: Sizes = "desk",
     data: DataSettings = DataSettings(),  # noqa: B008 (frozen)
     settings: TrainSettings = SETTINGS,
     objective: Objective = SequenceToSequenceLoss(),  # noqa: B008 (frozen)
@@ -61,7 +61,7 @@ def train_text_to_text(
     """Train a model that turns source texts into target texts; it is returned, and left in `folder` with its history.
 
     Without `valid` pairs a share of the sources is held out. One `tokenizer` serves both sides unless the target has
-    its own. `sizes` is `small`, a size published with the family, or changes to the small one by name. `optimizer`
+    its own. `sizes` is `desk`, a size published with the family, or changes to the desk size by name. `optimizer`
     makes one for the model; `initialise` replaces the family's own start. Every evaluation measures loss and perplexity
     on the validation pairs and adds what `evaluate` says of the model so far, for example `Scores`. `flops` counts a
     typical batch, for each predicted token.

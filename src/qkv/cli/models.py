@@ -45,9 +45,9 @@ def overview(found: list["FamilySize"]) -> list[str]:
         before = each.family
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
     lines = [f"{row[0]:<{widths[0]}}  {row[1]:<{widths[1]}}  {row[2]:>{widths[2]}}  {row[3]}".rstrip() for row in rows]
-    small = next(each for each in found if not each.published)
-    tokens = f"{small.sizes['vocabulary']:,} tokens"
-    note = f"The vocabulary of the size {small.size} is that of your data; here it is counted with {tokens}."
+    desk = next(each for each in found if not each.published)
+    tokens = f"{desk.sizes['vocabulary']:,} tokens"
+    note = f"The vocabulary of the size {desk.size} is that of your data; here it is counted with {tokens}."
     return [*lines, "", note, "More of one family: qkv models FAMILY"]
 
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from qkv.api.choices import SMALL, NewTokenizer, named_sizes
+from qkv.api.choices import DESK, NewTokenizer, named_sizes
 from qkv.data.token_kinds import KINDS
 from qkv.data.tokenizer import TextTokenizer
 from qkv.errors import QkvError, nearest_or_all
@@ -32,13 +32,13 @@ def tokenizers_of(both: str, source: str | None, target: str | None) -> tuple[To
 
 
 def sizes_of(family: str, spelled: str, dropout: float | None = None) -> dict[str, Any]:
-    """`base`, `width=128,layers=2` (changes to the small size) or `base,dropout=0.3`, as values by name.
+    """`base`, `width=128,layers=2` (changes to the desk size) or `base,dropout=0.3`, as values by name.
 
     One name may stand for what a family tells apart for its encoder and its decoder, such as `layers`.
     """
     chosen = find_family(family)
     first, *changes = spelled.split(",")
-    name = first if "=" not in first else SMALL
+    name = first if "=" not in first else DESK
     values = named_sizes(chosen, name)
     for change in changes if "=" not in first else [first, *changes]:
         key, equals, value = change.partition("=")

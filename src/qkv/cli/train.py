@@ -63,8 +63,8 @@ def text_to_text(
     family: Annotated[str, typer.Option(help="Family of models; `qkv models` lists them.")] = "transformer-prenorm",
     size: Annotated[
         str,
-        typer.Option(help="A named size, changes to the small one, or both: base | width=128,layers=2 | base,heads=4"),
-    ] = "small",
+        typer.Option(help="A named size, changes to the desk size, or both: base | width=128,layers=2 | base,heads=4"),
+    ] = "desk",
     tokenizer: Annotated[
         str, typer.Option(help="For both sides: a kind, a kind and the most tokens, or a tokenizer.json.")
     ] = "bpe:8000",

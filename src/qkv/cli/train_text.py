@@ -50,7 +50,7 @@ class NewModelOptions:
     model: Annotated[str | None, typer.Option(help="Model to train further; by default a new one.")] = None
     family: Annotated[str | None, typer.Option(help="Family of a new model; `qkv models` lists them.")] = None
     size: Annotated[
-        str | None, typer.Option(help="Of a new model: a named size or changes to the small one: width=128,layers=2")
+        str | None, typer.Option(help="Of a new model: a named size or changes to the desk size: width=128,layers=2")
     ] = None
     tokenizer: Annotated[
         str | None, typer.Option(help="Of a new model: a kind, a kind and the most tokens, or a tokenizer.json.")
@@ -217,10 +217,10 @@ def new_sizes(new: NewModelOptions, family: str, length: int) -> "Sizes":
     from qkv.cli.spellings import sizes_of
 
     if new.model is not None or new.size is None:
-        return "small" if new.model is not None else {}
+        return "desk" if new.model is not None else {}
     values = sizes_of(new.family or family, new.size)
     if "positions" in values and "positions=" not in new.size:
-        small = new.size.startswith("small") or "=" in new.size.partition(",")[0]
+        small = new.size.startswith("desk") or "=" in new.size.partition(",")[0]
         values["positions"] = length if small else max(length, values["positions"])
     return values
 
