@@ -90,7 +90,7 @@ def test_pictures_of_other_sizes_are_read_too(pair):
 
 @pytest.mark.parametrize(("size", "millions"), [("small", 22), ("base", 86), ("large", 307), ("huge", 632)])
 def test_published_sizes(size, millions):
-    """[xu2022 tab.1], which counts the encoder; the small one was published later."""
+    """Those of the encoder, by its name; the small one was published later."""
     assert count_parameters("vitpose", SIZES[size]) == pytest.approx(millions * 1e6, rel=0.03)
     body = VitPoseBackboneConfig(
         hidden_size=SIZES[size].width, num_hidden_layers=1, num_attention_heads=SIZES[size].heads, out_indices=[1]

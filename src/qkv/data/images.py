@@ -55,6 +55,18 @@ def read_image(source: Source, *, most_pixels: int = MOST_PIXELS) -> Image.Image
         return in_rgb(upright(image), shown)
 
 
+def read_layer(source: Source, *, most_pixels: int = MOST_PIXELS) -> Image.Image:
+    """A picture as RGBA, upright; what is transparent stays so."""
+    shown = shown_source(source)
+    with _explained(shown), _opened(source, shown) as image:
+        _check_size(image, shown, most_pixels)
+        image.load()
+        image = upright(image)
+        if image.mode not in TRANSPARENT and image.info.get("transparency") is None:
+            return in_rgb(image, shown).convert("RGBA")
+        return (image.convert("LA") if image.mode == "La" else image).convert("RGBA")
+
+
 def upright(image: Image.Image) -> Image.Image:
     """Turned as its EXIF notes say; notes that cannot be read say nothing."""
     try:

@@ -43,7 +43,7 @@ def _published(width: int, layers: int, heads: int) -> ViTPoseSizes:
     return ViTPoseSizes(width=width, hidden=4 * width, heads=heads, layers=layers)
 
 
-# [xu2022 tab.1]
+# [xu2022 §4]; the small one was published later
 SIZES = {
     "small": _published(384, 12, 12),
     "base": _published(768, 12, 12),
