@@ -174,3 +174,15 @@ def test_clip_numbers_stand_as_published() -> None:
         normalise=Normalise(1 / 255, CLIP_MEAN, CLIP_STD),
     )
     assert clip.size == (224, 224)
+
+
+def test_a_model_of_greys_gets_greys() -> None:
+    way = Preprocessing(resize=Exactly(20, 30), normalise=Normalise(1 / 255, (0.25,), (0.5,)))
+    colours = noise(64, 48)
+    assert way.tensor(colours).shape == (1, 20, 30)
+    greys = colours.convert("L")
+    assert torch.equal(way.tensor(greys), way.tensor(colours))
+    theirs = reference(
+        "ViT", size={"height": 20, "width": 30}, image_mean=[0.25], image_std=[0.5], do_convert_rgb=False
+    )(images=[greys], return_tensors="pt")
+    assert torch.equal(way.tensor(greys), theirs["pixel_values"][0])

@@ -23,6 +23,7 @@ WAYS = [
     Preprocessing(resize=ShortestEdge(224), filter="lanczos", crop=Centre(224, 224), normalise=THIRDS),
     Preprocessing(resize=EdgesUpTo(800, 1333), normalise=THIRDS, padding="to largest"),
     Preprocessing(resize=None, normalise=THIRDS),
+    Preprocessing(resize=Exactly(28, 28), normalise=Normalise(1 / 255, (0.3,), (0.4,))),
 ]
 
 
@@ -87,7 +88,7 @@ def test_sizes_of_old_files_are_understood() -> None:
         ({"resample": 17}, "resample 17"),
         ({"do_resize": "yes"}, "should be true or false"),
         ({"image_std": [0, 1, 1]}, "standard deviation above 0"),
-        ({"image_mean": [1, 2]}, "each of the three channels"),
+        ({"image_mean": [1, 2]}, "each of three channels"),
         ({"rescale_factor": -1}, "rescale_factor -1"),
         ({"pad_size": {"height": 5, "width": 5}}, "asks for pad_size"),
         ([], "a JSON object"),

@@ -55,7 +55,7 @@ def test_rollout_multiplies_the_layers() -> None:
 
 
 def test_distances_are_those_between_patches() -> None:
-    """Patches of 4 pixels in a grid of 1 by 3: one head looks at itself, one everywhere; the class token is left out."""
+    """Patches of 4 pixels in a grid of 1 by 3: one head looks at itself, one everywhere, none at the class token."""
     own = np.eye(4)
     everywhere = np.full((4, 4), 0.25)
     far = made(np.stack([own, everywhere])[None], (1, 3), 1).distances()

@@ -163,9 +163,9 @@ def map_array(file: Path | str) -> NDArray[np.generic]:
 
 
 def store_pixels(
-    file: Path, most: int, size: tuple[int, int], picture: Callable[[int], Pixels | None]
+    file: Path, most: int, size: tuple[int, int, int], picture: Callable[[int], Pixels | None]
 ) -> tuple[Pixels, list[int]]:
-    """Up to `most` pictures [h w 3], made one after the other, as one .npy file, whole or not at all.
+    """Up to `most` pictures [h w c], made one after the other, as one .npy file, whole or not at all.
 
     What comes back is the file's memory map and which of them there are: those for which `picture` gave None are not.
     """
@@ -175,14 +175,14 @@ def store_pixels(
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         with replacing(file) as passing, passing.open("wb") as stream:
-            _write_header(stream, (most, *size, 3))
+            _write_header(stream, (most, *size))
             for number in range(most):
                 made = picture(number)
                 if made is not None:
                     stream.write(made.tobytes())
                     good.append(number)
             stream.seek(0)
-            _write_header(stream, (len(good), *size, 3))
+            _write_header(stream, (len(good), *size))
     except OSError as error:
         raise QkvError(f"Cannot write {file}: {(error.strerror or str(error)).lower()}.") from error
     return map_array(file), good  # type: ignore[return-value]

@@ -87,9 +87,10 @@ def rows_of_images(
     if file is None:
         held = [(place, made) for place in range(len(images)) if (made := picture(place)) is not None]
         good = [place for place, _ in held]
-        pixels: Pixels = np.stack([made for _, made in held]) if held else np.empty((0, height, width, 3), np.uint8)
+        pixels: Pixels = np.stack([made for _, made in held]) if held else np.empty(0, np.uint8)
     else:
-        pixels, good = store_pixels(Path(file), len(images), (height, width), picture)
+        size = (height, width, len(preprocessing.normalise.mean))
+        pixels, good = store_pixels(Path(file), len(images), size, picture)
     if not good:
         raise QkvError(f"None of the {len(images)} pictures can be used; the first problem is {problems[0]}.")
     return ImageRows(pixels, images.numbers()[good], images.names), problems

@@ -3,7 +3,7 @@
 Pixels are resized in 8 bits by Pillow and numbers are rounded where the reference processors round them, so that the
 result is theirs to the last bit.
 
-Shapes: b pictures, h height, w width.
+Shapes: b pictures, c channels, h height, w width.
 """
 
 from __future__ import annotations
@@ -124,15 +124,17 @@ class RoundedCentre(Centre):
 
 @dataclass(frozen=True)
 class Normalise:
-    """8-bit numbers times `scale`, then (x − mean) / std for each channel."""
+    """8-bit numbers times `scale`, then (x − mean) / std for each channel: three for colours, one for greys."""
 
     scale: float = 1 / 255
-    mean: tuple[float, ...] = (0.0,)
-    std: tuple[float, ...] = (1.0,)
+    mean: tuple[float, ...] = (0.0, 0.0, 0.0)
+    std: tuple[float, ...] = (1.0, 1.0, 1.0)
 
     def __post_init__(self) -> None:
-        if len(self.mean) != len(self.std) or not all(value > 0 for value in self.std):
-            raise QkvError("A normalisation needs a mean and a standard deviation above 0 for each channel.")
+        if len(self.mean) != len(self.std) or len(self.mean) not in (1, 3) or not all(value > 0 for value in self.std):
+            raise QkvError(
+                "A normalisation needs a mean and a standard deviation above 0 for each of 3 channels, or 1."
+            )
 
     def __call__(self, pixels: Tensor) -> Tensor:
         """[… c h w] uint8 → float32, on whatever device the pixels are."""
@@ -156,7 +158,10 @@ class ImageInputs:
 
 @dataclass(frozen=True, kw_only=True)
 class Preprocessing:
-    """The way of a picture into a model; a step that is None is left out."""
+    """The way of a picture into a model; a step that is None is left out.
+
+    A model of greys is one whose normalisation has one channel.
+    """
 
     resize: Sizing | None = None
     filter: str = "bilinear"  # one of FILTERS
@@ -178,21 +183,24 @@ class Preprocessing:
         return (self.resize.height, self.resize.width) if isinstance(self.resize, Exactly) else None
 
     def pixels(self, source: Source) -> Tensor:
-        """A picture resized and cropped. → [3 h w] uint8"""
+        """A picture resized and cropped. → [c h w] uint8"""
         image = read_image(source)
+        if len(self.normalise.mean) == 1:
+            image = image.convert("L")
         if self.resize is not None:
             height, width = self.resize.of(image.height, image.width)
             if height * width > MOST_PIXELS:
                 image = self._only_what_is_kept(image, height, width)
             else:
                 image = image.resize((width, height), FILTERS[self.filter])
-        array = np.array(image)  # [h w 3]
+        array = np.array(image)
+        array = array[..., None] if array.ndim == 2 else array  # [h w c]
         if self.crop is not None:
             array = _cropped(array, self.crop)
         return torch.from_numpy(np.ascontiguousarray(array.transpose(2, 0, 1)))
 
     def tensor(self, source: Source) -> Tensor:
-        """A picture as a model reads it. → [3 h w] float32"""
+        """A picture as a model reads it. → [c h w] float32"""
         return self.normalise(self.pixels(source))
 
     def batch(self, sources: Sequence[Source]) -> ImageInputs:
@@ -225,7 +233,7 @@ class Preprocessing:
 
 
 def _cropped(array: np.ndarray, crop: Cropping) -> np.ndarray:
-    """The middle of a picture, with black around it where it is too small. [h w 3] → [h w 3]"""
+    """The middle of a picture, with black around it where it is too small. [h w c] → [h w c]"""
     height, width = array.shape[:2]
     top, left = crop.corner(height, width)
     wanted_height, wanted_width = crop.size

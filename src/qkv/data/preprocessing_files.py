@@ -90,7 +90,7 @@ def read_preprocessing(folder: Path | str) -> Preprocessing:
 
 
 def preprocessing_from(config: Any, file: Path | str) -> Preprocessing:
-    """The content of a `preprocessor_config.json`."""
+    """The content of a `preprocessor_config.json`. A mean of one number in a list is that of greys."""
     if not isinstance(config, dict):
         raise QkvError(f"{file} should hold a JSON object that names each step.")
     kind = _kind(config, file)
@@ -176,7 +176,7 @@ def published_config(preprocessing: Preprocessing) -> dict[str, Any]:
     kind = "Detr" if pads else "CLIP" if isinstance(resize, ShortestEdge) else "DeiT" if crop is not None else "ViT"
     config: dict[str, Any] = {
         "image_processor_type": f"{kind}ImageProcessor",
-        "do_convert_rgb": True,
+        "do_convert_rgb": len(normalise.mean) == 3,
         "do_resize": resize is not None,
         "resample": int(FILTERS[preprocessing.filter]),
         "do_center_crop": crop is not None,
@@ -263,7 +263,7 @@ def _normalise(config: Mapping[str, Any], kind: Kind, file: Path | str) -> Norma
 
 def _channels(value: Any, key: str, file: Path | str) -> tuple[float, ...]:
     value = [value] * 3 if isinstance(value, int | float) else value
-    good = isinstance(value, list) and len(value) == 3
+    good = isinstance(value, list) and len(value) in (1, 3)
     if not good or not all(isinstance(each, int | float) and math.isfinite(each) for each in value):
-        raise QkvError(f"{file} has {key} {value!r}; a number for each of the three channels is needed.")
+        raise QkvError(f"{file} has {key} {value!r}; a number for each of three channels is needed, or one for greys.")
     return tuple(float(each) for each in value)
