@@ -24,14 +24,19 @@ if TYPE_CHECKING:
         fine_tune_embeddings,
         fine_tune_tagger,
     )
+    from qkv.api.image_training import ImageTraining, train_image_classifier
     from qkv.api.language import train_language_model
     from qkv.api.loading import load
     from qkv.api.looking import look_at
+    from qkv.api.looking_pictures import look_at_pictures
     from qkv.api.pairs import hold_out, read_pairs
     from qkv.api.scores import Scores
     from qkv.api.training import read_result, train_text_to_text
+    from qkv.data.image_files import read_image_folder
+    from qkv.data.image_sets import read_image_set, rows_of_images
     from qkv.data.tokenizer import TextTokenizer
     from qkv.errors import QkvError
+    from qkv.generate.image_readers import ImageClassifier
     from qkv.generate.language import Options, TextWriter
     from qkv.generate.readers import Answerer, Classifier, MaskFiller, SentenceEncoder, Tagger
     from qkv.generate.text import TextToText
@@ -45,6 +50,8 @@ __all__ = [
     "DataSettings",
     "FineTuning",
     "HeadChoice",
+    "ImageClassifier",
+    "ImageTraining",
     "LoRA",
     "MaskFiller",
     "NewTokenizer",
@@ -65,9 +72,14 @@ __all__ = [
     "hold_out",
     "load",
     "look_at",
+    "look_at_pictures",
     "pretrain_encoder",
+    "read_image_folder",
+    "read_image_set",
     "read_pairs",
     "read_result",
+    "rows_of_images",
+    "train_image_classifier",
     "train_language_model",
     "train_text_to_text",
 ]
@@ -78,6 +90,8 @@ _HOMES = {
     "DataSettings": "qkv.api.choices",
     "FineTuning": "qkv.api.fine_tuning",
     "HeadChoice": "qkv.models.head_choice",
+    "ImageClassifier": "qkv.generate.image_readers",
+    "ImageTraining": "qkv.api.image_training",
     "LoRA": "qkv.train.adapt",
     "MaskFiller": "qkv.generate.readers",
     "NewTokenizer": "qkv.api.choices",
@@ -98,9 +112,14 @@ _HOMES = {
     "hold_out": "qkv.api.pairs",
     "load": "qkv.api.loading",
     "look_at": "qkv.api.looking",
+    "look_at_pictures": "qkv.api.looking_pictures",
     "pretrain_encoder": "qkv.api.encoders",
+    "read_image_folder": "qkv.data.image_files",
+    "read_image_set": "qkv.data.image_sets",
     "read_pairs": "qkv.api.pairs",
     "read_result": "qkv.api.training",
+    "rows_of_images": "qkv.data.image_sets",
+    "train_image_classifier": "qkv.api.image_training",
     "train_language_model": "qkv.api.language",
     "train_text_to_text": "qkv.api.training",
 }
