@@ -14,6 +14,7 @@ from qkv.errors import QkvError
 from qkv.files import read_json
 from qkv.models.catalogue import count_parameters
 from qkv.weights.certify import open_reference
+from qkv.weights.convert import convert
 from qkv.weights.export import export
 from qkv.weights.load import load_model
 from qkv.weights.maps.catalogue import PUBLISHED
@@ -75,6 +76,21 @@ def test_what_was_timm_s_is_exported_to_transformers(name, tmp_path):
     assert config["layer_norm_eps"] == 1e-6
     found = opened(pictures(PUBLISHED[config["model_type"]].sizes_of(config).channels, 32, 32))
     close(found.last_hidden_state if name == "vit_plain" else found.logits, fixture(name, "answer")["32x32"])
+
+
+@pytest.mark.parametrize("dtype", [None, "bfloat16"])
+@torch.no_grad()
+def test_a_folder_with_a_pickle_is_rewritten(dtype, tmp_path):
+    folder = tmp_path / "timm"
+    folder.mkdir()
+    tensors = load_file(write(folder, "vit") / "model.safetensors")
+    torch.save(tensors, folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(QkvError, match="a pickle: `qkv convert"):
+        load_model(folder)
+    found = load_model(convert(folder, tmp_path / "out", dtype=dtype))(pictures(3, 32, 32))
+    expected = fixture("vit", "answer")["32x32"]
+    torch.testing.assert_close(found, expected, atol=2e-5 if dtype is None else 0.1, rtol=1e-4)
 
 
 @pytest.mark.parametrize("architecture", WRITTEN["counts"])

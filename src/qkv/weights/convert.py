@@ -21,6 +21,7 @@ from qkv.weights.hub import local_folder, say_aside
 from qkv.weights.llama2c import read_llama2c
 from qkv.weights.load import load_model
 from qkv.weights.maps.gguf_llama import llama_of_gguf
+from qkv.weights.maps.timm import is_timm
 from qkv.weights.new_folder import cast, copy_beside, new_folder
 from qkv.weights.pickles import pickles_in, read_pickles
 from qkv.weights.save import CONFIG_FILE, TENSOR_FILE
@@ -55,7 +56,7 @@ def convert(
     out = Path(out)
     with new_folder(out, source, overwrite) as passing:
         config, tensors, more = _of_folder(source, model_type) if source.is_dir() else _of_file(source, model_type)
-        if dtype is not None:
+        if dtype is not None and not is_timm(config):
             config = {key: value for key, value in config.items() if key != "torch_dtype"} | {"dtype": dtype}
         write_shards(passing, cast(tensors, dtype), shard_bytes)
         write_json(passing / CONFIG_FILE, config)
@@ -90,9 +91,10 @@ def _of_folder(folder: Path, model_type: str | None) -> Read:
         raise QkvError(f"{folder} is a folder of qkv's own: `qkv export` writes it for others.")
     if model_type is not None and config.get("model_type", model_type) != model_type:
         raise QkvError(f"{folder / CONFIG_FILE} says its model is a {config['model_type']}, not a {model_type}.")
-    if "model_type" not in config and model_type is None:
+    timm = is_timm(config) and model_type is None  # which says it in another way
+    if "model_type" not in config and model_type is None and not timm:
         raise QkvError(f"{folder / CONFIG_FILE} does not say what model it is: name it, such as --model-type bert.")
-    config = {"model_type": model_type, **config}
+    config = config if timm else {"model_type": model_type, **config}
     files = pickles_in(folder)
     safe = (folder / TENSOR_FILE).exists() or (folder / INDEX_FILE).exists()
     return config, read_shards(folder) if safe or not files else read_pickles(files), None
