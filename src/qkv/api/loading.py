@@ -12,13 +12,17 @@ from qkv.data.tokenizer import TextTokenizer
 from qkv.errors import QkvError
 from qkv.files import read_json
 from qkv.generate.image_readers import use_of_images
+from qkv.generate.image_text import ImageTextReader
 from qkv.generate.language import TextWriter
 from qkv.generate.reader import TextReader
 from qkv.generate.readers import Answerer, Classifier, MaskFiller, SentenceEncoder, StateReader, Tagger
 from qkv.generate.text import TextToText, load_tokenizers
+from qkv.generate.transcribe import Transcriber
+from qkv.generate.zero_shot import Describer
 from qkv.models.catalogue import find_family
 from qkv.models.head_choice import HeadChoice
 from qkv.models.image_model import ImageModel
+from qkv.models.image_text_model import ImageTextModel
 from qkv.models.sequence_to_sequence import SequenceToSequence
 from qkv.models.text_model import TextModel
 from qkv.train.settings import TrainSettings
@@ -32,7 +36,7 @@ SPARE = 127  # published vocabularies are often rounded up to a multiple of 128
 
 USES: dict[str, type[TextReader]] = {
     kind: use
-    for use in (TextWriter, MaskFiller, Classifier, Tagger, Answerer, SentenceEncoder, StateReader)
+    for use in (TextWriter, MaskFiller, Classifier, Tagger, Answerer, SentenceEncoder, Describer, StateReader)
     for kind in use.kinds
 }
 
@@ -41,10 +45,10 @@ def load(folder: Path | str, device: str = "auto", head: HeadChoice | None = Non
     """The model and tokenizer of a folder, our own or a published one, ready to run.
 
     What comes back is made for what the model does: `TextToText`, `TextWriter`, `Classifier`, `Tagger`, `Answerer`,
-    `SentenceEncoder`, `MaskFiller` or `StateReader`; for pictures `ImageClassifier`, `ImageEncoder` or
-    `ImageStateReader`. With a `head` a text model gets that one in place of its own, new
-    where the folder has nothing for it. `folder` may be a GGUF or llama2.c file, or a model's name on the hub. `auto`
-    takes CUDA where it is present.
+    `SentenceEncoder`, `Describer`, `MaskFiller` or `StateReader`; for pictures `ImageClassifier`, `ImageEncoder`,
+    `ImageStateReader` or, with texts, `ImageTextReader`. With a `head` a model of one row gets that one in place of its
+    own, new where the folder has nothing for it. `folder` may be a GGUF or llama2.c file, or a model's name on the hub.
+    `auto` takes CUDA where it is present.
     """
     place = TrainSettings(steps=1, device=device).torch_device()
     folder = local_folder(folder)
@@ -55,6 +59,10 @@ def load(folder: Path | str, device: str = "auto", head: HeadChoice | None = Non
         return use_of(model, tokenizer_of(folder))
     if isinstance(model, ImageModel) and find_family(model.family).reads == "images":
         return use_of_images(model, read_preprocessing(folder))
+    if isinstance(model, ImageTextModel):
+        return ImageTextReader(model, tokenizer_of(folder), read_preprocessing(folder))
+    if isinstance(model, SequenceToSequence) and model.source_vocabulary is None:
+        return Transcriber.of_folder(folder, model)
     return _translator(folder, model)
 
 

@@ -9,9 +9,16 @@ import typer
 
 from qkv.cli.groups import flag, given, with_groups
 from qkv.cli.inputs import Input, InputOptions, read_inputs, text_or_file
-from qkv.cli.run_images import IMAGES_AT_ONCE, embed_pictures, name_pictures, states_of_pictures
+from qkv.cli.run_images import (
+    IMAGES_AT_ONCE,
+    compare_with_texts,
+    embed_pictures,
+    name_pictures,
+    states_of_pictures,
+)
 from qkv.cli.run_language import WritingOptions, write_texts
 from qkv.cli.run_reading import ReadingOptions, answer, classify, embed, fill, read_states, tag
+from qkv.cli.run_speech import SOUNDS_AT_ONCE, SpeechOptions, write_down
 from qkv.cli.run_translator import SearchOptions, translate
 from qkv.errors import QkvError
 
@@ -22,6 +29,7 @@ class Request(NamedTuple):
     search: SearchOptions
     writing: WritingOptions
     reading: ReadingOptions
+    speech: SpeechOptions
     as_json: bool
     device: str
     alone: bool  # one text on the command line
@@ -51,10 +59,25 @@ KINDS = {
     "Answerer": Kind("an answerer", "answerers", answer, ("context", "threshold")),
     "MaskFiller": Kind("a masked model", "masked models", fill, ("n_best",)),
     "SentenceEncoder": Kind("an embedding model", "embedding models", embed, ("similar",)),
+    "Describer": Kind("a model that embeds descriptions", "models that embed descriptions", embed, ()),
     "StateReader": Kind("a model without a head", "models without a head", read_states, ()),
+    "Transcriber": Kind(
+        "a model that writes down speech",
+        "models that write down speech",
+        write_down,
+        ("beams", *SpeechOptions.__dataclass_fields__),
+        SOUNDS_AT_ONCE,
+    ),
     "ImageClassifier": Kind("an image classifier", "image classifiers", name_pictures, ("n_best",), IMAGES_AT_ONCE),
     "ImageEncoder": Kind(
         "a model that embeds pictures", "models that embed pictures", embed_pictures, ("similar",), IMAGES_AT_ONCE
+    ),
+    "ImageTextReader": Kind(
+        "a model of pictures and texts",
+        "models of pictures and texts",
+        compare_with_texts,
+        ("similar",),
+        IMAGES_AT_ONCE,
     ),
     "ImageStateReader": Kind(
         "an image model without a head", "image models without a head", states_of_pictures, (), IMAGES_AT_ONCE
@@ -69,6 +92,7 @@ def run(
     search: SearchOptions,
     writing: WritingOptions,
     reading: ReadingOptions,
+    speech: SpeechOptions,
     texts: Annotated[list[str] | None, typer.Argument(help="Texts, each an input of its own.", metavar="TEXT")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line, with scores.")] = False,
     device: Annotated[str, typer.Option(help="cpu, cuda or auto.")] = "auto",
@@ -78,7 +102,7 @@ def run(
     Inputs are the texts given, the lines of a file, a column of a table, or the lines of standard input. What comes out
     is what the model is for: a translation, a text that goes on, a label with its probability, words with tags, an
     answer, the likeliest words for a hidden place, a vector. For a model of pictures the texts are the names of image
-    files. An option that does not fit the model is an error.
+    files, for one that writes down speech those of sound files. An option that does not fit the model is an error.
 
     With --n-best or --samples above 1 a line is the number of its input, the score and the output, with tabs between
     them. Line breaks inside an output become spaces, but for a single text of a language model.
@@ -100,8 +124,8 @@ def run(
     kind = KINDS.get(type(loaded).__name__)
     if kind is None:
         raise QkvError(f"{model} does not read text: qkv run is for models of text.")
-    check_fit(model, kind, given(search, writing, reading))
-    request = Request(search, writing, reading, as_json, device, alone=len(texts) == 1)
+    check_fit(model, kind, given(search, writing, reading, speech))
+    request = Request(search, writing, reading, speech, as_json, device, alone=len(texts) == 1)
     number = 0
     while chunk := list(islice(found, kind.at_once)):
         for line in kind.run(loaded, chunk, number, request):

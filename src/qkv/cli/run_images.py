@@ -10,6 +10,7 @@ from qkv.errors import QkvError
 
 if TYPE_CHECKING:
     from qkv.generate.image_readers import ImageClassifier, ImageEncoder, ImageStateReader
+    from qkv.generate.image_text import ImageTextReader
 
 IMAGES_AT_ONCE = 32
 
@@ -42,6 +43,21 @@ def embed_pictures(model: "ImageEncoder", inputs: list[Input], before: int, requ
                 yield "\t".join([*(f"{each:.4f}" for each in cosines), file])
         return
     for file, vector in zip(files, model.run(files).tolist(), strict=True):
+        yield in_json(input=file, embedding=vector) if request.as_json else json.dumps(vector)
+
+
+def compare_with_texts(model: "ImageTextReader", inputs: list[Input], before: int, request: Any) -> Iterator[str]:
+    """A vector as a JSON list; with --similar the cosines to those texts, and the file."""
+    files, texts = [file for file, _ in inputs], request.reading.similar
+    if texts:
+        for file, cosines in zip(files, model.similarities(files, texts).tolist(), strict=True):
+            if request.as_json:
+                similar = [{"text": text, "cosine": each} for text, each in zip(texts, cosines, strict=True)]
+                yield in_json(input=file, similar=similar)
+            else:
+                yield "\t".join([*(f"{each:.4f}" for each in cosines), file])
+        return
+    for file, vector in zip(files, model.of_pictures(files).tolist(), strict=True):
         yield in_json(input=file, embedding=vector) if request.as_json else json.dumps(vector)
 
 
