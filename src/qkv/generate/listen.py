@@ -99,16 +99,7 @@ class Listener:
             frames, start = frames[end:], start + end
 
     def _windows(self, sound: Spoken) -> Iterator[Window]:
-        if isinstance(sound, Path | str):
-            return sound_windows(sound, self.features.rate, self.size, self.overlap)
-        samples = sound.samples if isinstance(sound, Sound) else sound
-        if samples.ndim != 1 or not samples.is_floating_point() or not len(samples):
-            raise QkvError(
-                f"A sound is one row of samples between -1 and 1, not {list(samples.shape)} {samples.dtype}."
-            )
-        if isinstance(sound, Sound) and sound.rate != self.features.rate:
-            samples = resample(samples, sound.rate, self.features.rate)
-        return windows([samples.cpu().float()], self.size, self.overlap)
+        return sound_stretches(sound, self.features.rate, self.size, self.overlap)
 
     @torch.inference_mode()
     def _hear(self, waves: Sequence[Tensor]) -> list[Tensor]:
@@ -148,3 +139,15 @@ def stretches(logits: Tensor, blank: int, most: int = LONGEST_SEARCH) -> Iterato
         yield logits[:cut]
         logits = logits[cut:]
     yield logits
+
+
+def sound_stretches(sound: Spoken, rate: int, size: int, overlap: int = 0) -> Iterator[Window]:
+    """A file, a sound or samples [t] in windows of `size` samples of this rate."""
+    if isinstance(sound, Path | str):
+        return sound_windows(sound, rate, size, overlap)
+    samples = sound.samples if isinstance(sound, Sound) else sound
+    if samples.ndim != 1 or not samples.is_floating_point() or not len(samples):
+        raise QkvError(f"A sound is one row of samples between -1 and 1, not {list(samples.shape)} {samples.dtype}.")
+    if isinstance(sound, Sound) and sound.rate != rate:
+        samples = resample(samples, sound.rate, rate)
+    return windows([samples.cpu().float()], size, overlap)

@@ -1,0 +1,172 @@
+"""Models of sound with the way of a sound into them: sounds in, and for each what the head says of it.
+
+A sound that is longer than a model hears at once is heard in windows, one after the other, and the answer is the mean
+of theirs, each counted by its length.
+
+Shapes: b windows of a batch, n frames, d width of the stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from qkv.data.sound import Sound
+from qkv.data.sound_features import FilterBank, LogMel, SoundFeatures, WaveFeatures, join_waves
+from qkv.data.sound_processor import write_sound_processor
+from qkv.data.spectra import FBANK_FRAME
+from qkv.errors import QkvError
+from qkv.generate.listen import Listener, Spoken, sound_stretches
+from qkv.generate.readers import Labelled
+from qkv.generate.transcribe import Transcriber
+from qkv.models.image_model import ImageModel
+from qkv.models.sound_model import SoundModel
+from qkv.weights.save import save_model
+from qkv.weights.sound_folder import letters_of, read_features
+
+WINDOW = 30.0  # seconds that a model of samples hears at once
+BATCH_WINDOWS = 8
+
+
+class SoundReader:
+    """What all uses of a model of sound share; each use is a subclass for one kind of head."""
+
+    kinds: ClassVar[tuple[str, ...]]  # the heads it is for
+
+    def __init__(self, model: SoundModel | ImageModel, features: SoundFeatures, *, window: float = WINDOW) -> None:
+        """`window` is seconds; what reads pictures of sound hears as much as a picture shows."""
+        if model.head_choice.kind not in self.kinds:
+            wanted = " or ".join(self.kinds)
+            raise QkvError(f"This needs a model with a {wanted} head, but it has a {model.head_choice.kind} head.")
+        if isinstance(features, LogMel) or isinstance(model, SoundModel) != isinstance(features, WaveFeatures):
+            raise QkvError("The model hears samples, or pictures of them, and its features are of the other kind.")
+        self.model, self.features = model, features
+        self.shortest = model.frames.shortest if isinstance(model, SoundModel) else FBANK_FRAME
+        self.size = features.samples if isinstance(features, FilterBank) else round(window * features.rate)
+        if self.size < self.shortest:
+            raise QkvError(f"A window of {window} seconds is shorter than what the model hears as one frame.")
+
+    def save(self, folder: Path | str) -> None:
+        save_model(self.model, Path(folder))
+        write_sound_processor(Path(folder), self.features)
+
+    def answers(self, sounds: Sequence[Spoken], rows: int = BATCH_WINDOWS) -> list[list[tuple[int, Tensor]]]:
+        """What the head says of each window of each sound, and the window's samples. `rows` are heard together."""
+        if isinstance(sounds, str | bytes | Path | Sound):
+            raise QkvError("Give a list of sounds, not a single one: put the one sound into brackets.")
+        found: list[list[tuple[int, Tensor]]] = [[] for _ in sounds]
+        queue = (
+            (number, window.samples)
+            for number, sound in enumerate(sounds)
+            for window in sound_stretches(sound, self.features.rate, self.size)
+        )
+        with self.at_rest():
+            while some := list(islice(queue, rows)):
+                output = self._hear([samples for _, samples in some])
+                for (number, samples), answer in zip(some, output, strict=True):
+                    found[number].append((len(samples), answer))
+        return found
+
+    def _hear(self, waves: Sequence[Tensor]) -> list[Tensor]:
+        device = next(self.model.parameters()).device
+        batch, lengths = join_waves(waves)
+        if isinstance(self.features, WaveFeatures):  # silence after a sound of less than a frame is no part of it
+            prepared = self.features(batch, lengths)
+            values = F.pad(prepared.values, (0, max(0, self.shortest - batch.shape[1])))
+            real = lengths.clamp(min=self.shortest)
+            output = self.model(values.to(device), lengths=real)
+            assert isinstance(self.model, SoundModel)
+            counts = self.model.frames.frames_of(real).tolist()
+            return [
+                row[:count] if row.ndim == 2 else row for row, count in zip(output.float().cpu(), counts, strict=True)
+            ]
+        batch = F.pad(batch, (0, max(0, self.shortest - batch.shape[1])))
+        prepared = self.features(batch, lengths.clamp(min=self.shortest))
+        output = self.model(prepared.values.to(device))
+        output = output if isinstance(output, Tensor) else output[0]
+        return list(output.float().cpu())
+
+    @contextmanager
+    def at_rest(self) -> Iterator[None]:
+        """Without dropout and gradients; the model is given back as it was."""
+        training = self.model.training
+        self.model.eval()
+        try:
+            with torch.inference_mode():
+                yield
+        finally:
+            self.model.train(training)
+
+    def __repr__(self) -> str:
+        parameters = sum(parameter.numel() for parameter in self.model.parameters())
+        head = self.model.head_choice.kind
+        return f"{type(self).__name__}({self.model.family}, {head} head, {parameters:,} parameters)"
+
+
+class SoundClassifier(SoundReader):
+    """One label a sound."""
+
+    kinds: ClassVar = ("classification",)
+
+    def run(self, sounds: Sequence[Spoken], *, rows: int = BATCH_WINDOWS) -> list[Labelled]:
+        """The label of each sound, and how likely each label is: files, sounds, or samples of the model's rate."""
+        labels = self.model.head_choice.labels
+        found = []
+        for parts in self.answers(sounds, rows):
+            shares = _mean([(length, logits.softmax(-1)) for length, logits in parts])
+            found.append(Labelled(labels[int(shares.argmax())], dict(zip(labels, shares.tolist(), strict=True))))
+        return found
+
+
+class SoundEncoder(SoundReader):
+    """One vector a sound."""
+
+    kinds: ClassVar = ("embedding",)
+
+    def run(self, sounds: Sequence[Spoken], *, rows: int = BATCH_WINDOWS) -> Tensor:
+        """[sounds d]"""
+        vectors = [_mean(parts) for parts in self.answers(sounds, rows)]
+        stacked = torch.stack(vectors) if vectors else torch.empty(0, 0)
+        return F.normalize(stacked, dim=-1) if self.model.head_choice.unit_length else stacked
+
+
+class SoundStateReader(SoundReader):
+    """The stream itself, or a label for each frame, for those who build on it."""
+
+    kinds: ClassVar = ("states", "pooled", "tokens")
+
+    def run(self, sounds: Sequence[Spoken], *, rows: int = BATCH_WINDOWS) -> list[Tensor]:
+        """What the head says of each frame, window after window. [n d] each"""
+        return [torch.cat([answer for _, answer in parts]) for parts in self.answers(sounds, rows)]
+
+
+def _mean(parts: Sequence[tuple[int, Tensor]]) -> Tensor:
+    """Of several windows, each by its length."""
+    weights = torch.tensor([float(length) for length, _ in parts])
+    return torch.einsum("w,w...->...", weights / weights.sum(), torch.stack([answer for _, answer in parts]))
+
+
+SOUND_USES: dict[str, type[SoundReader]] = {
+    kind: use for use in (SoundClassifier, SoundEncoder, SoundStateReader) for kind in use.kinds
+}
+
+
+def use_of_sounds(model: Any, folder: Path) -> SoundReader | Listener | Transcriber:
+    """What a model that hears is used by, with what stands beside it in its folder."""
+    if not isinstance(model, SoundModel | ImageModel):
+        return Transcriber.load(folder, next(model.parameters()).device)
+    features = read_features(folder, model)
+    kind = model.head_choice.kind
+    if isinstance(model, SoundModel) and kind == "ctc":
+        assert isinstance(features, WaveFeatures)
+        return Listener(model, letters_of(folder, model), features)
+    if kind not in SOUND_USES:
+        raise QkvError(f"A model with a {kind} head is to be trained further, not run: give it another head.")
+    return SOUND_USES[kind](model, features)
