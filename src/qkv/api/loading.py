@@ -16,6 +16,7 @@ from qkv.generate.image_text import ImageTextReader
 from qkv.generate.language import TextWriter
 from qkv.generate.reader import TextReader
 from qkv.generate.readers import Answerer, Classifier, MaskFiller, SentenceEncoder, StateReader, Tagger
+from qkv.generate.sound_readers import use_of_sounds
 from qkv.generate.text import TextToText, load_tokenizers
 from qkv.generate.transcribe import Transcriber
 from qkv.generate.zero_shot import Describer
@@ -48,7 +49,8 @@ def load(folder: Path | str, device: str = "auto", head: HeadChoice | None = Non
     `SentenceEncoder`, `Describer`, `MaskFiller` or `StateReader`; for pictures `ImageClassifier`, `ImageEncoder`,
     `ImageStateReader` or, with texts, `ImageTextReader`. With a `head` a model of one row gets that one in place of its
     own, new where the folder has nothing for it. `folder` may be a GGUF or llama2.c file, or a model's name on the hub.
-    `auto` takes CUDA where it is present.
+    `auto` takes CUDA where it is present. For sounds: `Listener`, `Transcriber`, `SoundClassifier`, `SoundEncoder` or
+    `SoundStateReader`.
     """
     place = TrainSettings(steps=1, device=device).torch_device()
     folder = local_folder(folder)
@@ -63,6 +65,8 @@ def load(folder: Path | str, device: str = "auto", head: HeadChoice | None = Non
         return ImageTextReader(model, tokenizer_of(folder), read_preprocessing(folder))
     if isinstance(model, SequenceToSequence) and model.source_vocabulary is None:
         return Transcriber.of_folder(folder, model)
+    if find_family(model.family).reads == "sound":
+        return use_of_sounds(model, folder)
     return _translator(folder, model)
 
 
