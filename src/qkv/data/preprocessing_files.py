@@ -75,7 +75,18 @@ ABSENT = {"pad_size": (None,), "size_divisor": (None,), "do_reduce_labels": (Fal
 
 def read_preprocessing(folder: Path | str) -> Preprocessing:
     """What the files of a folder say; a folder that says nothing is an error."""
-    folder = Path(folder)
+    found = _said(Path(folder))
+    if found is None:
+        raise QkvError(f"The folder {folder} does not say how pictures become inputs: it has no {PUBLISHED_FILE}.")
+    return found
+
+
+def says_preprocessing(folder: Path | str) -> bool:
+    """Whether a folder says how pictures become inputs."""
+    return _said(Path(folder)) is not None
+
+
+def _said(folder: Path) -> Preprocessing | None:
     if (folder / PUBLISHED_FILE).exists():
         return preprocessing_from(read_json(folder / PUBLISHED_FILE), folder / PUBLISHED_FILE)
     if (folder / NESTED_FILE).exists():
@@ -86,7 +97,7 @@ def read_preprocessing(folder: Path | str) -> Preprocessing:
         config = read_json(folder / TIMM_FILE)
         if isinstance(config, dict) and "pretrained_cfg" in config:
             return preprocessing_from_timm(config["pretrained_cfg"], folder / TIMM_FILE)
-    raise QkvError(f"The folder {folder} does not say how pictures become inputs: it has no {PUBLISHED_FILE}.")
+    return None
 
 
 def preprocessing_from(config: Any, file: Path | str) -> Preprocessing:

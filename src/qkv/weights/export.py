@@ -16,6 +16,7 @@ from qkv.weights.hub import local_folder
 from qkv.weights.load import load_model
 from qkv.weights.maps.catalogue import PUBLISHED
 from qkv.weights.new_folder import DTYPES, cast, copy_beside, new_folder
+from qkv.weights.picture_folder import write_published_preprocessing
 from qkv.weights.published import save_published
 from qkv.weights.save import CONFIG_FILE, tensors_of
 from qkv.weights.shards import SHARD_BYTES
@@ -62,6 +63,7 @@ def export(
             # Without it the reference takes its family's own habits, such as an end that Marian is forced to write.
             write_json(passing / GENERATION_FILE, {key: more[key] for key in GENERATED if more.get(key) is not None})
         write_features(passing, model)
+        write_published_preprocessing(folder, passing, model)
     return out
 
 
