@@ -14,8 +14,8 @@ from qkv.weights.save import CONFIG_FILE
 def write_published_preprocessing(source: Path, folder: Path, model: Model) -> None:
     """In the words of the reference library; nothing where the source says nothing, or has no words for it there.
 
-    A folder that was published with such words keeps them. There are none for timm's way of finding the middle: a reader of the folder is then asked for the preprocessing, which
-    is better than being given one that is a pixel off.
+    A folder that was published with such words keeps them. There are none for timm's way of finding the middle: a
+    reader of the folder is then asked for the preprocessing, which is better than being given one that is a pixel off.
     """
     published = "model_type" in read_json(source / CONFIG_FILE)
     if published or "images" not in find_family(model.family).reads or not says_preprocessing(source):
