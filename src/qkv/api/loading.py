@@ -67,6 +67,8 @@ def load(folder: Path | str, device: str = "auto", head: HeadChoice | None = Non
         return Transcriber.of_folder(folder, model)
     if find_family(model.family).reads == "sound":
         return use_of_sounds(model, folder)
+    if isinstance(model, SequenceToSequence) and model.source_vocabulary is None:
+        return Transcriber.of_folder(folder, model)
     return _translator(folder, model)
 
 

@@ -48,9 +48,7 @@ class SpeechTokens:
         if self.languages:
             tokens += [self.language_id(str(language)), self.tasks[task]]
         elif task != "transcribe" or language not in (None, "en"):
-            raise QkvError(
-                "This model knows English alone: it transcribes, and neither translates nor asks what it is."
-            )
+            raise QkvError("This model knows English alone: ask for no other language and no translation.")
         return tokens if timestamps else [*tokens, self.no_timestamps]
 
     def language_id(self, language: str) -> int:

@@ -109,9 +109,13 @@ class Transcriber:
     @classmethod
     def load(cls, folder: Path | str, device: str | torch.device = "cpu") -> Transcriber:
         folder = local_folder(folder)
-        model = load_model(folder, device)
+        return cls.of_folder(folder, load_model(folder, device))
+
+    @classmethod
+    def of_folder(cls, folder: Path, model: object) -> Transcriber:
+        """A model that was read from a folder, with what stands beside it."""
         if not isinstance(model, EncoderDecoder) or model.source_vocabulary is not None:
-            raise QkvError(f"{folder} holds a model of the family {model.family}, which does not hear speech.")
+            raise QkvError(f"{folder} holds a model that does not write down speech: give the folder of a Whisper.")
         seconds = model.sizes.source_positions * STRIDE * LogMel().hop // LogMel().rate
         features = LogMel(bands=model.sizes.mels, seconds=seconds)
         if (folder / PROCESSOR_FILE).exists():
