@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from transformers import Wav2Vec2CTCTokenizer
 
-from qkv.data.letters import NOTES_FILE, VOCABULARY_FILE, Letters, read_letters, write_letters
+from qkv.data.letters import ADDED_FILE, NOTES_FILE, VOCABULARY_FILE, Letters, read_letters, write_letters
 from qkv.errors import QkvError
 
 VOCABULARY = {"<pad>": 0, "<s>": 1, "</s>": 2, "<unk>": 3, "|": 4, "E": 5, "T": 6, "A": 7, "'": 8}
@@ -76,6 +76,20 @@ def test_files_that_are_not_understood_are_refused(tmp_path: Path, vocabulary: A
     (tmp_path / NOTES_FILE).write_text(json.dumps(notes))
     with pytest.raises(QkvError, match=match):
         read_letters(tmp_path)
+
+
+def test_added_tokens_follow_the_vocabulary(tmp_path: Path) -> None:
+    """As the reference writes a vocabulary without <s> and </s>."""
+    (tmp_path / VOCABULARY_FILE).write_text(json.dumps({"[PAD]": 3, "[UNK]": 2, "|": 1, "a": 0}))
+    options = {"pad_token": "[PAD]", "unk_token": "[UNK]"}
+    theirs = Wav2Vec2CTCTokenizer(tmp_path / VOCABULARY_FILE, **options)
+    theirs.save_pretrained(tmp_path)
+    if not (tmp_path / ADDED_FILE).exists():  # newer versions keep them elsewhere
+        (tmp_path / ADDED_FILE).write_text(json.dumps({"<s>": 4, "</s>": 5}))
+    ours = read_letters(tmp_path)
+    assert ours.tokens == ("a", "|", "[UNK]", "[PAD]", "<s>", "</s>")
+    assert (ours.blank, ours.space, ours.unknown) == (3, 1, 2)
+    assert ours.decode([0, 4, 1, 0]) == theirs.decode([0, 4, 1, 0])
 
 
 def test_special_tokens_may_be_written_as_objects(tmp_path: Path) -> None:

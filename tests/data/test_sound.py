@@ -196,6 +196,27 @@ def test_headers_that_lie_are_found_out(
     refused(file, match)
 
 
+@pytest.mark.parametrize("name", ["a.wav", "a.flac", "a.ogg", "a.mp3", "a.aiff"])
+def test_files_with_wrong_bytes_are_read_or_refused_in_one_sentence(tmp_path: Path, name: str) -> None:
+    whole = write(tmp_path / name, np.random.default_rng(0).uniform(-0.5, 0.5, 4000)).read_bytes()
+    random = np.random.default_rng(1)
+    outcomes = set()
+    for number in range(60):
+        broken = bytearray(whole)
+        reach = len(broken) if number % 2 else 64  # every other time in the header
+        for place in random.integers(0, min(reach, len(broken)), 1 + number % 4):
+            broken[place] = random.integers(0, 256)
+        file = tmp_path / f"{number}-{name}"
+        file.write_bytes(bytes(broken))
+        try:
+            samples = read_sound(file, 16000, most_seconds=600).samples
+        except QkvError as error:
+            outcomes.add("refused" if "\n" not in str(error) else str(error))
+        else:
+            outcomes.add("read" if samples.isfinite().all() else "no numbers")
+    assert outcomes <= {"read", "refused"}
+
+
 def test_a_stream_that_did_not_know_its_length_is_read_to_its_end(tmp_path: Path) -> None:
     file = tmp_path / "a.wav"
     file.write_bytes(wave(16000, 1, 16, 0xFFFFFFFF, bytes(2000)))

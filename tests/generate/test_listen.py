@@ -137,6 +137,14 @@ def test_a_folder_is_loaded_with_all_that_stands_beside_it(tmp_path: Path) -> No
     assert again.run([samples]) == loaded.run([samples])
 
 
+def test_a_model_may_tell_more_apart_than_its_letters_name(tmp_path: Path) -> None:
+    save_model(new_sound(), tmp_path)
+    write_letters(tmp_path, Letters(tuple("-|ab"), space=1))
+    loaded = Listener.load(tmp_path)
+    assert loaded.letters.tokens == ("-", "|", "a", "b", "<4>", "<5>", "<6>")
+    assert loaded.run([torch.randn(5000)])[0].text
+
+
 def test_what_does_not_belong_together_is_refused(tmp_path: Path) -> None:
     save_model(new_sound("base", "states"), tmp_path / "states")
     with pytest.raises(QkvError, match="needs the head 'ctc'"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -208,6 +209,28 @@ def test_a_pretrained_model_gets_a_head_for_letters(tmp_path: Path) -> None:
         expected = pair.reference.wav2vec2(waves).last_hidden_state
         close(model.hear(waves).states, expected)
         assert model(waves).shape == (1, expected.shape[1], 11)
+
+
+def test_a_published_configuration_is_understood() -> None:
+    """The keys of wav2vec2-base-960h, as its folder has them."""
+    config = {
+        "_name_or_path": "facebook/wav2vec2-base-960h", "activation_dropout": 0.1, "apply_spec_augment": True,
+        "architectures": ["Wav2Vec2ForCTC"], "attention_dropout": 0.1, "bos_token_id": 1, "codevector_dim": 256,
+        "contrastive_logits_temperature": 0.1, "conv_bias": False, "conv_dim": [512] * 7,
+        "conv_kernel": [10, 3, 3, 3, 3, 2, 2], "conv_stride": [5, 2, 2, 2, 2, 2, 2], "ctc_loss_reduction": "sum",
+        "ctc_zero_infinity": False, "diversity_loss_weight": 0.1, "do_stable_layer_norm": False, "eos_token_id": 2,
+        "feat_extract_activation": "gelu", "feat_extract_dropout": 0.0, "feat_extract_norm": "group",
+        "feat_proj_dropout": 0.1, "feat_quantizer_dropout": 0.0, "final_dropout": 0.1, "gradient_checkpointing": False,
+        "hidden_act": "gelu", "hidden_dropout": 0.1, "hidden_dropout_prob": 0.1, "hidden_size": 768,
+        "initializer_range": 0.02, "intermediate_size": 3072, "layer_norm_eps": 1e-05, "layerdrop": 0.1,
+        "mask_feature_length": 10, "mask_feature_prob": 0.0, "mask_time_length": 10, "mask_time_prob": 0.05,
+        "model_type": "wav2vec2", "num_attention_heads": 12, "num_codevector_groups": 2,
+        "num_codevectors_per_group": 320, "num_conv_pos_embedding_groups": 16, "num_conv_pos_embeddings": 128,
+        "num_feat_extract_layers": 7, "num_hidden_layers": 12, "num_negatives": 100, "pad_token_id": 0,
+        "proj_codevector_dim": 256, "transformers_version": "4.7.0.dev0", "vocab_size": 32,
+    }  # fmt: skip
+    sizes = PUBLISHED["wav2vec2"].sizes_of(config)
+    assert sizes == replace(FAMILIES["wav2vec2"].published["base"], frame_dropout=0.1)
 
 
 @pytest.mark.parametrize("size", ["base", "large", "large-prenorm"])

@@ -7,6 +7,7 @@ import pytest
 from qkv.data.sound_features import FilterBank, LogMel, WaveFeatures
 from qkv.data.sound_processor import PROCESSOR_FILE, write_sound_processor
 from qkv.errors import QkvError
+from qkv.files import write_json
 from qkv.models.ast import ASTSizes
 from qkv.models.catalogue import build
 from qkv.models.head_choice import HeadChoice
@@ -40,6 +41,16 @@ def test_what_a_folder_says_is_kept(tmp_path: Path) -> None:
     (tmp_path / PROCESSOR_FILE).unlink()
     write_features(tmp_path, small_model("bert"))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_old_folder_does_not_name_its_preparation(tmp_path: Path) -> None:
+    """As the first published models of wav2vec 2.0 have it."""
+    old = {"do_normalize": True, "feature_size": 1, "padding_side": "right", "padding_value": 0.0}
+    write_json(tmp_path / PROCESSOR_FILE, {**old, "return_attention_mask": False, "sampling_rate": 16000})
+    assert read_features(tmp_path, small_sound("base")) == WaveFeatures()
+    write_json(tmp_path / PROCESSOR_FILE, {**old, "padding_side": "left"})
+    with pytest.raises(QkvError, match="padding_side"):
+        read_features(tmp_path, AST)
 
 
 def test_a_preparation_for_another_model_is_refused(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 from qkv.errors import QkvError
 from qkv.files import read_json, write_json
 
-VOCABULARY_FILE, NOTES_FILE = "vocab.json", "tokenizer_config.json"
+VOCABULARY_FILE, NOTES_FILE, ADDED_FILE = "vocab.json", "tokenizer_config.json", "added_tokens.json"
 TOKENIZER_CLASS = "Wav2Vec2CTCTokenizer"
 # Keys of tokenizer_config.json that do not change what is read or written here.
 _OTHER = frozenset({
@@ -87,9 +87,7 @@ def read_letters(folder: Path) -> Letters:
     """The vocabulary of a published folder."""
     folder = Path(folder)
     vocabulary = read_json(folder / VOCABULARY_FILE)
-    notes = read_json(folder / NOTES_FILE) if (folder / NOTES_FILE).exists() else {}
-    if not isinstance(notes, dict):
-        raise QkvError(f"{folder / NOTES_FILE} must hold an object.")
+    notes = _object(folder / NOTES_FILE) if (folder / NOTES_FILE).exists() else {}
     if notes.get("tokenizer_class", TOKENIZER_CLASS) not in (TOKENIZER_CLASS, "Wav2Vec2Tokenizer"):
         raise QkvError(f"{folder} has a {notes['tokenizer_class']}; letters are read from a {TOKENIZER_CLASS}.")
     known = _OTHER | {"pad_token", "unk_token", "word_delimiter_token", "replace_word_delimiter_char", "do_lower_case"}
@@ -98,6 +96,8 @@ def read_letters(folder: Path) -> Letters:
     nested = isinstance(vocabulary, dict) and any(isinstance(each, dict) for each in vocabulary.values())
     if notes.get("target_lang") is not None or nested:
         raise QkvError(f"{folder} holds vocabularies of several languages: qkv reads one alone.")
+    if (folder / ADDED_FILE).exists() and isinstance(vocabulary, dict):
+        vocabulary = {**_object(folder / ADDED_FILE), **vocabulary}
     tokens = _in_order(folder / VOCABULARY_FILE, vocabulary)
     place = {token: number for number, token in enumerate(tokens)}
     blank = _token(notes, "pad_token", "<pad>")
@@ -111,6 +111,13 @@ def read_letters(folder: Path) -> Letters:
         between=str(notes.get("replace_word_delimiter_char", " ")),
         fold=bool(notes.get("do_lower_case", False)),
     )
+
+
+def _object(file: Path) -> dict[str, Any]:
+    found = read_json(file)
+    if not isinstance(found, dict):
+        raise QkvError(f"{file} must hold an object.")
+    return found
 
 
 def _token(notes: Mapping[str, Any], key: str, usual: str) -> Any:

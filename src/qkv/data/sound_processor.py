@@ -72,12 +72,13 @@ _FOLLOWS = ("n_samples", "nb_max_frames", "mel_filters")  # from the rest, in ol
 _OTHER = ("feature_extractor_type", "processor_class")
 
 
-def read_sound_processor(folder: Path) -> SoundFeatures:
-    """The preparation that a folder asks for."""
+def read_sound_processor(folder: Path, usual: type | None = None) -> SoundFeatures:
+    """The preparation that a folder asks for; where it names none, as old folders do, it is the `usual` one."""
     file = Path(folder) / PROCESSOR_FILE
     config = read_json(file)
     kinds = {kind.name: kind for kind in _KINDS}
-    named = str(config.get("feature_extractor_type")) if isinstance(config, dict) else ""
+    unnamed = next((kind.name for kind in _KINDS if kind.makes is usual), None)
+    named = str(config.get("feature_extractor_type", unnamed)) if isinstance(config, dict) else ""
     if named not in kinds:
         raise QkvError(f'{file} has the "feature_extractor_type" {named!r}; qkv knows {", ".join(kinds)}.')
     kind = kinds[named]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from qkv.data.letters import VOCABULARY_FILE, Letters, read_letters
@@ -31,7 +32,7 @@ def read_features(folder: Path, model: Model) -> SoundFeatures:
         raise QkvError(f"{folder} holds a model of the family {model.family}, which hears no sounds.")
     if not (folder / PROCESSOR_FILE).exists():
         return usual
-    features = read_sound_processor(folder)
+    features = read_sound_processor(folder, type(usual))
     if type(features) is not type(usual):
         raise QkvError(f"{folder / PROCESSOR_FILE} prepares sounds for another kind of model than this {model.family}.")
     if isinstance(features, FilterBank | LogMel) and features.bands != usual.bands:  # type: ignore[union-attr]
@@ -58,4 +59,6 @@ def letters_of(folder: Path, model: SoundModel) -> Letters:
             f"{folder / VOCABULARY_FILE} names {len(letters)} letters, and the model tells {model.sizes.vocabulary} "
             "apart: the two do not belong together."
         )
-    return letters
+    # A published model may tell more apart than its vocabulary names.
+    spare = tuple(f"<{number}>" for number in range(len(letters), model.sizes.vocabulary))
+    return replace(letters, tokens=(*letters.tokens, *spare))
