@@ -23,6 +23,7 @@ from qkv.models.detection_model import DetectionModel
 from qkv.models.image_model import ImageModel
 from qkv.weights.compare import ROWS, Setting, compared, settings_for
 from qkv.weights.compare_images import sees_pictures, widest_picture
+from qkv.weights.compare_scenes import sees_scenes, widest_scene
 from qkv.weights.compare_sounds import hears_sounds
 from qkv.weights.hub import local_folder
 from qkv.weights.load import load_model
@@ -129,7 +130,7 @@ def certify(
     reads = reads_at_most(model, config)
     longest = reads if longest is None else longest
     if not 1 <= longest <= reads:
-        unit = "pixels" if sees_pictures(model) else "tokens"
+        unit = "pixels" if sees_pictures(model) or sees_scenes(model) else "tokens"
         raise QkvError(f"{folder} reads rows of 1 to {reads} {unit}, so it cannot be compared at {longest}.")
     with tempfile.TemporaryDirectory() as passing:
         published = folder
@@ -191,6 +192,8 @@ def reads_at_most(model: Model, config: dict[str, Any]) -> int:
     """
     if sees_pictures(model):
         return widest_picture(model)
+    if sees_scenes(model):
+        return widest_scene(model)
     if isinstance(model, ImageModel | DetectionModel) and not hears_sounds(model):
         raise QkvError(f"Models of the family {model.family} with this head cannot be certified yet.")
     told = getattr(model, "longest", None) or config.get("max_position_embeddings") or config.get("n_positions")

@@ -25,6 +25,7 @@ from qkv.parts.attention.visibility import NotPadding, Tokens
 from qkv.parts.pool import FirstToken
 from qkv.parts.position import positions_in_documents
 from qkv.weights.compare_images import picture_answers, picture_sizes, sees_pictures, with_end
+from qkv.weights.compare_scenes import scene_answers, scene_sizes, sees_scenes
 from qkv.weights.compare_sounds import hears_sounds, sound_answers, sound_lengths
 
 LENGTHS = (1, 2, 9, 64)  # and the greatest
@@ -60,6 +61,13 @@ def settings_for(
     if sees_pictures(model):
         sizes = picture_sizes(model, longest)
         return [Setting(height, count, width=width) for height, width in sizes for count in rows]
+    if sees_scenes(model):
+        return [
+            Setting(height, count, padding, width=width)
+            for height, width in scene_sizes(model, longest)
+            for count in rows
+            for padding in (PADDINGS[:1] if isinstance(model, ImageModel) else PADDINGS[:2])
+        ]
     paddings = PADDINGS[:1] if hears(model) else PADDINGS
     found = []
     for length in sorted({each for each in lengths if each <= longest} | {longest}):
@@ -135,6 +143,11 @@ def compared(
     if sees_pictures(model):
         assert setting.width is not None
         yield from picture_answers(model, reference, setting.length, setting.width, setting.rows, seed)
+        return
+    if sees_scenes(model):
+        assert setting.width is not None
+        padded = setting.padding == "right"
+        yield from scene_answers(model, reference, setting.length, setting.width, setting.rows, padded, seed)
         return
     batch = draw(model, setting, pad, seed)
     told = takes(reference, "position_ids")
