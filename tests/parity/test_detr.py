@@ -205,6 +205,32 @@ def test_networks_of_timm_agree(backbone, dilation, tmp_path):
         torch.testing.assert_close(one, other, atol=0, rtol=0)
 
 
+# As facebook/detr-resnet-50 has it.
+PUBLISHED_CONFIG = {
+    "activation_dropout": 0.0, "activation_function": "relu", "architectures": ["DetrForObjectDetection"],
+    "attention_dropout": 0.0, "auxiliary_loss": False, "backbone": "resnet50", "bbox_cost": 5,
+    "bbox_loss_coefficient": 5, "class_cost": 1, "classifier_dropout": 0.0, "d_model": 256,
+    "decoder_attention_heads": 8, "decoder_ffn_dim": 2048, "decoder_layerdrop": 0.0, "decoder_layers": 6,
+    "dice_loss_coefficient": 1, "dilation": False, "dropout": 0.1, "encoder_attention_heads": 8,
+    "encoder_ffn_dim": 2048, "encoder_layerdrop": 0.0, "encoder_layers": 6, "eos_coefficient": 0.1, "giou_cost": 2,
+    "giou_loss_coefficient": 2, "id2label": {"0": "N/A", "1": "person", "2": "N/A"}, "init_std": 0.02,
+    "init_xavier_std": 1.0, "is_encoder_decoder": True, "label2id": {"N/A": 2, "person": 1},
+    "mask_loss_coefficient": 1, "max_position_embeddings": 1024, "model_type": "detr", "num_channels": 3,
+    "num_hidden_layers": 6, "num_queries": 100, "position_embedding_type": "sine", "scale_embedding": False,
+    "torch_dtype": "float32", "transformers_version": "4.27.0.dev0", "use_pretrained_backbone": True,
+    "use_timm_backbone": True,
+}  # fmt: skip
+
+
+def test_published_configurations_are_the_published_sizes():
+    read = PUBLISHED["detr"].sizes_of
+    assert read(PUBLISHED_CONFIG) == SIZES["resnet-50"]
+    assert read({**PUBLISHED_CONFIG, "dilation": True}) == SIZES["resnet-50-dc5"]
+    assert read({**PUBLISHED_CONFIG, "backbone": "resnet101"}) == SIZES["resnet-101"]
+    for sizes in SIZES.values():
+        assert read(PUBLISHED["detr"].config.write(sizes)) == sizes
+
+
 def small_dc5() -> DetrSizes:
     return DetrSizes(
         stage_widths=(64, 128, 256, 512), stage_depths=(2, 2, 2, 2), residual="basic", last_stride=1, queries=3,
