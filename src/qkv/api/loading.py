@@ -25,6 +25,7 @@ from qkv.models.head_choice import HeadChoice
 from qkv.models.image_model import ImageModel
 from qkv.models.image_text_model import ImageTextModel
 from qkv.models.sequence_to_sequence import SequenceToSequence
+from qkv.models.sound_model import SoundModel
 from qkv.models.text_model import TextModel
 from qkv.train.settings import TrainSettings
 from qkv.weights.gguf import read_gguf
@@ -65,10 +66,8 @@ def load(folder: Path | str, device: str = "auto", head: HeadChoice | None = Non
         return ImageTextReader(model, tokenizer_of(folder), read_preprocessing(folder))
     if isinstance(model, SequenceToSequence) and model.source_vocabulary is None:
         return Transcriber.of_folder(folder, model)
-    if find_family(model.family).reads == "sound":
+    if isinstance(model, SoundModel | ImageModel):
         return use_of_sounds(model, folder)
-    if isinstance(model, SequenceToSequence) and model.source_vocabulary is None:
-        return Transcriber.of_folder(folder, model)
     return _translator(folder, model)
 
 

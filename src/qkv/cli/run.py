@@ -18,7 +18,7 @@ from qkv.cli.run_images import (
 )
 from qkv.cli.run_language import WritingOptions, write_texts
 from qkv.cli.run_reading import ReadingOptions, answer, classify, embed, fill, read_states, tag
-from qkv.cli.run_speech import SOUNDS_AT_ONCE, SpeechOptions, write_down
+from qkv.cli.run_speech import SOUNDS_AT_ONCE, SpeechOptions, write_down, write_letters
 from qkv.cli.run_translator import SearchOptions, translate
 from qkv.errors import QkvError
 
@@ -68,6 +68,20 @@ KINDS = {
         ("beams", *SpeechOptions.__dataclass_fields__),
         SOUNDS_AT_ONCE,
     ),
+    "Listener": Kind(
+        "a model that writes down speech letter by letter",
+        "models that write down speech letter by letter",
+        write_letters,
+        ("beams", "times"),
+        SOUNDS_AT_ONCE,
+    ),
+    "SoundClassifier": Kind("a sound classifier", "sound classifiers", name_pictures, ("n_best",), SOUNDS_AT_ONCE),
+    "SoundEncoder": Kind(
+        "a model that embeds sounds", "models that embed sounds", embed_pictures, ("similar",), SOUNDS_AT_ONCE
+    ),
+    "SoundStateReader": Kind(
+        "a sound model without a head", "sound models without a head", states_of_pictures, (), SOUNDS_AT_ONCE
+    ),
     "ImageClassifier": Kind("an image classifier", "image classifiers", name_pictures, ("n_best",), IMAGES_AT_ONCE),
     "ImageEncoder": Kind(
         "a model that embeds pictures", "models that embed pictures", embed_pictures, ("similar",), IMAGES_AT_ONCE
@@ -102,7 +116,7 @@ def run(
     Inputs are the texts given, the lines of a file, a column of a table, or the lines of standard input. What comes out
     is what the model is for: a translation, a text that goes on, a label with its probability, words with tags, an
     answer, the likeliest words for a hidden place, a vector. For a model of pictures the texts are the names of image
-    files, for one that writes down speech those of sound files. An option that does not fit the model is an error.
+    files, for one that hears those of sound files. An option that does not fit the model is an error.
 
     With --n-best or --samples above 1 a line is the number of its input, the score and the output, with tabs between
     them. Line breaks inside an output become spaces, but for a single text of a language model.

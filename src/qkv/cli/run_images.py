@@ -20,7 +20,7 @@ def name_pictures(model: "ImageClassifier", inputs: list[Input], before: int, re
     files = [file for file, _ in inputs]
     best = request.search.n_best
     if best is not None and best < 1:
-        raise QkvError(f"A picture has 1 label at least, not {best}.")
+        raise QkvError(f"An input has 1 label at least, not {best}.")
     for number, (file, found) in enumerate(zip(files, model.run(files), strict=True), start=before + 1):
         if request.as_json:
             yield in_json(input=file, label=found.label, probabilities=found.probabilities)

@@ -10,6 +10,7 @@ from qkv.cli.inputs import Input
 from qkv.cli.run_reading import in_json
 
 if TYPE_CHECKING:
+    from qkv.generate.listen import Listener
     from qkv.generate.spoken_words import Word
     from qkv.generate.transcribe import Segment, Transcriber
 
@@ -57,6 +58,25 @@ def write_down(model: "Transcriber", inputs: list[Input], before: int, request: 
         else:
             for each in found.words if options.times == "words" else found.segments:
                 yield f"{number}\t{each.start:.2f}\t{each.end:.2f}\t{each.text}"
+
+
+def write_letters(model: "Listener", inputs: list[Input], before: int, request: Any) -> Iterator[str]:
+    """The same with a model that writes letter by letter, and knows words but no segments."""
+    from qkv.errors import QkvError
+    from qkv.generate.ctc import Beam
+
+    if request.speech.times not in (None, "words"):
+        raise QkvError(f"This model tells the times of words, not of {request.speech.times}.")
+    beams = request.search.beams
+    beam = None if beams in (None, 1) else Beam(width=beams)
+    files = [file for file, _ in inputs]
+    for number, (file, found) in enumerate(zip(files, model.run(files, beam), strict=True), start=before + 1):
+        if request.as_json:
+            yield in_json(input=file, text=found.text, words=[timed(word) for word in found.words])
+        elif request.speech.times is None:
+            yield found.text
+        else:
+            yield from (f"{number}\t{word.start:.2f}\t{word.end:.2f}\t{word.text}" for word in found.words)
 
 
 def timed(part: "Segment | Word") -> dict[str, Any]:

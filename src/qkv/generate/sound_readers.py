@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -25,7 +25,6 @@ from qkv.data.spectra import FBANK_FRAME
 from qkv.errors import QkvError
 from qkv.generate.listen import Listener, Spoken, sound_stretches
 from qkv.generate.readers import Labelled
-from qkv.generate.transcribe import Transcriber
 from qkv.models.image_model import ImageModel
 from qkv.models.sound_model import SoundModel
 from qkv.weights.save import save_model
@@ -136,6 +135,11 @@ class SoundEncoder(SoundReader):
         stacked = torch.stack(vectors) if vectors else torch.empty(0, 0)
         return F.normalize(stacked, dim=-1) if self.model.head_choice.unit_length else stacked
 
+    def similarities(self, first: Sequence[Spoken], second: Sequence[Spoken]) -> Tensor:
+        """The cosine of the angle between each of the first sounds and each of the second. [first second]"""
+        normed = [F.normalize(self.run(sounds), dim=-1) for sounds in (first, second)]
+        return normed[0] @ normed[1].T
+
 
 class SoundStateReader(SoundReader):
     """The stream itself, or a label for each frame, for those who build on it."""
@@ -158,10 +162,8 @@ SOUND_USES: dict[str, type[SoundReader]] = {
 }
 
 
-def use_of_sounds(model: Any, folder: Path) -> SoundReader | Listener | Transcriber:
+def use_of_sounds(model: SoundModel | ImageModel, folder: Path) -> SoundReader | Listener:
     """What a model that hears is used by, with what stands beside it in its folder."""
-    if not isinstance(model, SoundModel | ImageModel):
-        return Transcriber.load(folder, next(model.parameters()).device)
     features = read_features(folder, model)
     kind = model.head_choice.kind
     if isinstance(model, SoundModel) and kind == "ctc":
