@@ -61,7 +61,8 @@ def test_a_share_of_every_class_is_held_out() -> None:
     assert (len(to_train), len(held)) == (24, 6)
     assert np.bincount(held.labels).tolist() == [2, 2, 2]
     with pytest.raises(QkvError, match="leaves nothing on one side"):
-        divided_rows(rows(30), 0.001)
+        divided_rows(rows(30), 1.0)
+    assert np.bincount(divided_rows(rows(30), 0.001)[1].labels).tolist() == [1, 1, 1]
 
 
 def test_what_makes_no_rows_is_told() -> None:

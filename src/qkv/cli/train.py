@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from qkv.cli.train_images import images
 from qkv.cli.train_spans import answer, embed
 from qkv.cli.train_tasks import classify, pairs, sentiment, tag
 from qkv.cli.train_text import lm, mlm
@@ -26,6 +27,7 @@ train.command("pairs", short_help="Learn how two texts stand to each other.")(pa
 train.command("tag", short_help="Learn the tag of every word.")(tag)
 train.command("answer", short_help="Learn where the answer to a question stands.")(answer)
 train.command("embed", short_help="Learn vectors that are alike where texts are.")(embed)
+train.command("images", short_help="Learn what pictures show.")(images)
 
 EXAMPLES_SHOWN = 5
 DECODED = 200  # held-out sources that are decoded for metrics at each evaluation

@@ -135,12 +135,12 @@ class ImageRows:
 
 
 def divided_rows(rows: ImageRows, share: float, seed: int = 0) -> tuple[ImageRows, ImageRows]:
-    """(to train on, held out): a share of every class, drawn at random."""
+    """(to train on, held out): a share of every class that has two pictures or more, drawn at random, one at least."""
     draw = np.random.default_rng(seed)
     held = []
     for number in range(len(rows.names)):
         places = draw.permutation(np.flatnonzero(rows.labels == number))
-        held.append(places[: round(share * len(places))])
+        held.append(places[: max(1, round(share * len(places)))] if len(places) > 1 else places[:0])
     chosen = np.sort(np.concatenate(held))
     if not 0 < len(chosen) < len(rows):
         raise QkvError(

@@ -37,13 +37,18 @@ def read_image_set(folder: Path | str, part: str = "train") -> ImageRows:
     return ImageRows(pixels, labels.astype(np.int64), _names(folder, int(labels.max()) + 1))
 
 
-def _part(folder: Path, part: str, what: str, kind: str) -> NDArray[Any]:
+def is_image_set(folder: Path | str, part: str = "train") -> bool:
+    """Whether a folder holds pictures of a part in one of these ways."""
+    return any((Path(folder) / name).is_file() for name in _readers(part, "images", "idx3"))
+
+
+def _readers(part: str, what: str, kind: str) -> dict[str, Callable[[Path], NDArray[Any]]]:
     of_idx = f"{OF_IDX.get(part, part)}-{what}-{kind}-ubyte"
-    readers: dict[str, Callable[[Path], NDArray[Any]]] = {
-        f"{part}-{what}.npy": map_array,
-        f"{of_idx}.gz": read_idx,
-        of_idx: read_idx,
-    }
+    return {f"{part}-{what}.npy": map_array, f"{of_idx}.gz": read_idx, of_idx: read_idx}
+
+
+def _part(folder: Path, part: str, what: str, kind: str) -> NDArray[Any]:
+    readers = _readers(part, what, kind)
     for name, read in readers.items():
         if (folder / name).is_file():
             return read(folder / name)

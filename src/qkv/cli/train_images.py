@@ -1,0 +1,210 @@
+"""`qkv train images`: a model of one's own that names what pictures show."""
+
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from qkv.cli.groups import with_groups
+from qkv.cli.train_options import (
+    EXAMPLES_SHOWN,
+    DataOptions,
+    RunOptions,
+    quoted,
+    report,
+    settings_of,
+    wanted,
+    warmup_of,
+)
+from qkv.errors import QkvError
+
+if TYPE_CHECKING:
+    from qkv.data.image_rows import ImageRows
+    from qkv.data.preprocessing import Preprocessing
+    from qkv.generate.image_readers import ImageReader
+
+CHANGES = ("none", "light", "strong")
+FOLLOWING = ("image", "channels")  # sizes that follow from the pictures
+MOST_BYTES = 4 * 2**30  # of prepared pictures in memory
+
+
+@dataclass(frozen=True, kw_only=True)
+class PictureOptions:
+    model: Annotated[
+        str | None, typer.Option(help="Model to fine-tune: a folder, or owner/name[@revision] on the hub.")
+    ] = None
+    family: Annotated[str, typer.Option(help="Family of a new model, where --model is not given: vit or deit.")] = "vit"
+    size: Annotated[str, typer.Option(help="Size of a new model by name, or changes: width=128,layers=4")] = "desk"
+    side: Annotated[int | None, typer.Option(min=4, help="Pixels a side of what a new model reads; 32.")] = None
+    image: Annotated[str, typer.Option(help="Column of a table with the image files, or their content.")] = "image"
+    label: Annotated[str, typer.Option(help="Column of a table with the labels.")] = "label"
+    stored: Annotated[
+        Path | None, typer.Option(help="File (.npy) to keep prepared pictures in, where they are many.")
+    ] = None
+    change: Annotated[
+        str, typer.Option(help="How pictures are changed while training: none, light (moved, mirrored) or strong.")
+    ] = "light"
+
+
+@with_groups
+def images(data: DataOptions, run: RunOptions, pictures: PictureOptions) -> None:
+    """Train a model that tells what a picture shows: a new one, or a loaded one further.
+
+    --data is a folder with a folder of image files for each class; or a table that names image files; or a folder in
+    which MNIST and its kin are published.
+
+    \b
+    Example:
+      mkdir -p pictures/warm pictures/cold
+      for i in 1 2 3 4 5; do printf "P3 1 1 255 25$i 4$i 0" > pictures/warm/$i.ppm; done
+      for i in 1 2 3 4 5; do printf "P3 1 1 255 0 4$i 25$i" > pictures/cold/$i.ppm; done
+      qkv train images --data pictures --side 16 --size width=16,hidden=32,heads=2,layers=1 --steps 40 \\
+        --hold-out 0.2 --out runs/colours
+      qkv run runs/colours pictures/warm/3.ppm
+    """
+    import torch
+
+    from qkv.api.image_training import train_image_classifier
+    from qkv.api.runs import check_folder
+    from qkv.data.image_rows import divided_rows
+    from qkv.train.interrupts import Interrupted
+    from qkv.train.reporter import Reporter
+
+    if run.length is not None:
+        raise QkvError("--length is for texts: give --side for the size of pictures.")
+    if pictures.change not in CHANGES:
+        raise QkvError(f"Pictures are changed in one of the ways {', '.join(CHANGES)}, not {pictures.change!r}.")
+    check_folder(run.out, run.resume, run.overwrite)
+    reader, preprocessing = way_in(pictures, run)
+    rows = read_rows(data.data, "train", data, pictures, preprocessing)
+    held = None if data.valid is None else read_rows(data.valid, "test", data, pictures, preprocessing, rows.names)
+    if held is None and data.hold_out:
+        rows, held = divided_rows(rows, data.hold_out, run.seed)
+    how = training_of(run, pictures, rows, reader is not None, Reporter())
+    try:
+        trained = train_image_classifier(
+            rows, run.out, valid=held, model=reader, family=pictures.family, sizes=sizes_in(pictures), how=how
+        )
+    except Interrupted as stopped:  # the loop has said where all is saved and how to go on
+        raise typer.Exit(stopped.exit_code) from None
+    except torch.OutOfMemoryError as error:
+        raise QkvError(
+            f"The device ran out of memory with batches of {run.batch_rows} pictures: give fewer with --batch-rows."
+        ) from error
+    shown = held or rows
+    examples = [
+        wanted(found.label, shown.names[int(shown.labels[number])])
+        for number, found in enumerate(
+            trained.run([_picture(shown, i) for i in range(min(EXAMPLES_SHOWN, len(shown)))])
+        )
+    ]
+    report(run.out, examples, held is None, [quoted("qkv", "run", run.out, "photo.jpg")])
+
+
+def sizes_in(pictures: PictureOptions) -> dict[str, Any]:
+    """The size that was asked for; what pictures the model reads follows from the data."""
+    from qkv.cli.spellings import sizes_of
+
+    if any(part.partition("=")[0] in FOLLOWING for part in pictures.size.split(",")):
+        raise QkvError("What pictures a new model reads follows from them: give --side in place of a size.")
+    values = sizes_of(pictures.family, pictures.size)
+    return {name: value for name, value in values.items() if name not in FOLLOWING}
+
+
+def way_in(pictures: PictureOptions, run: RunOptions) -> "tuple[ImageReader | None, Preprocessing]":
+    """The model to fine-tune, if there is one, and how pictures become its inputs."""
+    from qkv.api.loading import load
+    from qkv.data.preprocessing import HALF, Exactly, Normalise, Preprocessing
+    from qkv.generate.image_readers import ImageReader
+
+    if pictures.model is None:
+        side = pictures.side or 32
+        return None, Preprocessing(
+            resize=Exactly(side, side), filter="bicubic", normalise=Normalise(1 / 255, HALF, HALF)
+        )
+    if pictures.side is not None or pictures.size != "desk" or pictures.family != "vit":
+        raise QkvError("--family, --size and --side are for a new model: leave them out beside --model.")
+    found = load(pictures.model, run.device)
+    if not isinstance(found, ImageReader):
+        raise QkvError(f"{pictures.model} is no model of single pictures: give one such as a ViT or a DeiT.")
+    return found, found.preprocessing
+
+
+def read_rows(
+    place: str,
+    part: str,
+    data: DataOptions,
+    pictures: PictureOptions,
+    preprocessing: "Preprocessing",
+    classes: tuple[str, ...] | None = None,
+) -> "ImageRows":
+    """Pictures out of a folder of classes, a table or a published set."""
+    from qkv.api.pairs import report_problems
+    from qkv.cli.spellings import names_of
+    from qkv.data.image_files import read_image_folder, read_image_table
+    from qkv.data.image_sets import is_image_set, read_image_set, rows_of_images
+
+    if is_image_set(place, part):
+        if pictures.side is not None or pictures.stored is not None or pictures.model is not None:
+            raise QkvError(f"{place} holds pictures of a size of their own: leave out --side, --stored and --model.")
+        return read_image_set(place, part)
+    if Path(place).is_dir() and data.format is None:
+        found = read_image_folder(place, classes)
+    else:
+        found = read_image_table(
+            place,
+            image=pictures.image,
+            label_column=pictures.label,
+            classes=classes,
+            names=names_of(data.names),
+            format=data.format,
+        )
+    height, width = preprocessing.size or (0, 0)
+    if pictures.stored is None and len(found) * height * width * 3 > MOST_BYTES:
+        raise QkvError(f"{len(found):,} pictures do not fit in memory: give a file for them with --stored.")
+    file = None
+    if pictures.stored is not None:
+        file = pictures.stored if part == "train" else pictures.stored.with_stem(f"{pictures.stored.stem}-{part}")
+    rows, problems = rows_of_images(found, preprocessing, file)
+    report_problems(problems, lambda line: typer.echo(line, err=True))
+    return rows
+
+
+def training_of(run: RunOptions, pictures: PictureOptions, rows: "ImageRows", tuned: bool, reporter: Any) -> Any:
+    from qkv.api.image_training import ImageTraining
+    from qkv.data.augment import Flip, InTurn, Mixing, RandAugment, RandomErasing, Shift
+    from qkv.data.plan import RowCount
+    from qkv.train.optimizers import adamw
+    from qkv.train.schedules import Linear
+
+    moved = (Shift(max(1, rows.size[1] // 8)), Flip())
+    augment = {
+        "none": None,
+        "light": InTurn(moved),
+        "strong": InTurn((*moved, RandAugment(2, 9, 0.5), RandomErasing(0.25))),  # [touvron2021 tab.9]
+    }[pictures.change]
+    rate = (1e-4 if tuned else 1e-3) if run.learning_rate is None else run.learning_rate
+    if not 0 < rate < float("inf"):
+        raise QkvError(f"The learning rate must be above 0 and finite, but is {rate}.")
+    return ImageTraining(
+        augment=augment,
+        mixing=Mixing() if pictures.change == "strong" else None,
+        smoothing=0.1 if pictures.change == "strong" else 0.0,
+        batching=RowCount(run.batch_rows),
+        settings=settings_of(run, "accuracy"),
+        optimizer=partial(adamw, learning_rate=rate),
+        schedule=Linear(warmup=warmup_of(run)),
+        hold_out=0.0,
+        reporter=reporter,
+        resume=run.resume,
+        overwrite=run.overwrite,
+    )
+
+
+def _picture(rows: "ImageRows", number: int) -> Any:
+    from PIL import Image
+
+    pixels = rows.pixels[number]
+    return Image.fromarray(pixels[..., 0] if pixels.ndim == 3 and pixels.shape[-1] == 1 else pixels)
