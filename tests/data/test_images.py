@@ -72,6 +72,16 @@ def test_transparency_beside_greys_a_palette_and_a_single_colour_is_seen() -> No
     assert read_image(content(plain, "PNG", transparency=BLUE)).getpixel((0, 0)) == (255, 255, 255)
 
 
+def test_a_large_transparent_picture_is_laid_over_white_part_by_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    layer = picture(30, 20).convert("RGBA")
+    layer.putalpha(Image.fromarray(np.arange(600).reshape(20, 30).astype(np.uint8)))
+    whole = Image.alpha_composite(Image.new("RGBA", layer.size, (255, 255, 255, 255)), layer).convert("RGB")
+    monkeypatch.setattr("qkv.data.images.LAYER", 70)
+    for image in (layer, layer.convert("LA"), layer.quantize(20)):
+        assert read_image(image).size == (30, 20)
+    assert np.array_equal(read_image(layer), whole)
+
+
 @pytest.mark.parametrize("mode", ["1", "L", "LA", "La", "PA", "P", "RGBA", "RGBa", "RGBX", "CMYK", "YCbCr", "HSV"])
 def test_every_mode_becomes_rgb(mode: str) -> None:
     read = read_image(Image.new(mode, (3, 2)))

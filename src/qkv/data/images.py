@@ -22,6 +22,7 @@ from PIL import Image, UnidentifiedImageError
 from qkv.errors import QkvError
 
 MOST_PIXELS = 2**26  # of one picture: 8192 × 8192, which is 200 MB as RGB
+LAYER = 2**20  # pixels laid over white at once
 # Only what needs no program beside Pillow: an EPS file, for one, would be handed to Ghostscript.
 FORMATS = ("JPEG", "PNG", "GIF", "WEBP", "BMP", "TIFF", "PPM", "JPEG2000", "AVIF")
 SUFFIXES = (".jpg", ".jpeg", ".png", ".gif", ".webp", ".bmp", ".tif", ".tiff", ".ppm", ".pgm", ".pbm", ".jp2", ".avif")
@@ -84,10 +85,20 @@ def in_rgb(image: Image.Image, shown: str = "The picture") -> Image.Image:
     if image.mode.startswith("I;16") or image.mode in ("I", "F"):
         return _from_numbers(image, shown)
     if image.mode in TRANSPARENT or image.info.get("transparency") is not None:
-        layer = (image.convert("LA") if image.mode == "La" else image).convert("RGBA")
-        white = Image.new("RGBA", layer.size, (255, 255, 255, 255))
-        return Image.alpha_composite(white, layer).convert("RGB")
+        return _over_white(image)
     return image.convert("RGB")
+
+
+def _over_white(image: Image.Image) -> Image.Image:
+    """A transparent picture on white paper, some rows at a time: three whole layers of a large one would be much."""
+    whole = Image.new("RGB", image.size)
+    rows = max(1, LAYER // image.width)
+    for top in range(0, image.height, rows):
+        part = image.crop((0, top, image.width, min(top + rows, image.height)))
+        layer = (part.convert("LA") if part.mode == "La" else part).convert("RGBA")
+        white = Image.new("RGBA", layer.size, (255, 255, 255, 255))
+        whole.paste(Image.alpha_composite(white, layer).convert("RGB"), (0, top))
+    return whole
 
 
 def _from_numbers(image: Image.Image, shown: str) -> Image.Image:
