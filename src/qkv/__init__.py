@@ -36,10 +36,12 @@ if TYPE_CHECKING:
     from qkv.data.image_sets import read_image_set, rows_of_images
     from qkv.data.tokenizer import TextTokenizer
     from qkv.errors import QkvError
+    from qkv.generate.hearing import Hearing
     from qkv.generate.image_readers import ImageClassifier
     from qkv.generate.language import Options, TextWriter
     from qkv.generate.readers import Answerer, Classifier, MaskFiller, SentenceEncoder, Tagger
     from qkv.generate.text import TextToText
+    from qkv.generate.transcribe import Transcriber
     from qkv.models.head_choice import HeadChoice
     from qkv.train.adapt import LoRA
     from qkv.train.settings import TrainSettings
@@ -50,6 +52,7 @@ __all__ = [
     "DataSettings",
     "FineTuning",
     "HeadChoice",
+    "Hearing",
     "ImageClassifier",
     "ImageTraining",
     "LoRA",
@@ -64,6 +67,7 @@ __all__ = [
     "TextTokenizer",
     "TextWriter",
     "TrainSettings",
+    "Transcriber",
     "family_sizes",
     "fine_tune_answerer",
     "fine_tune_classifier",
@@ -90,6 +94,7 @@ _HOMES = {
     "DataSettings": "qkv.api.choices",
     "FineTuning": "qkv.api.fine_tuning",
     "HeadChoice": "qkv.models.head_choice",
+    "Hearing": "qkv.generate.hearing",
     "ImageClassifier": "qkv.generate.image_readers",
     "ImageTraining": "qkv.api.image_training",
     "LoRA": "qkv.train.adapt",
@@ -104,6 +109,7 @@ _HOMES = {
     "TextTokenizer": "qkv.data.tokenizer",
     "TextWriter": "qkv.generate.language",
     "TrainSettings": "qkv.train.settings",
+    "Transcriber": "qkv.generate.transcribe",
     "family_sizes": "qkv.api.families",
     "fine_tune_answerer": "qkv.api.fine_tuning",
     "fine_tune_classifier": "qkv.api.fine_tuning",

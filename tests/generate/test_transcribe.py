@@ -187,8 +187,11 @@ def test_text_that_repeats_itself_packs_tight():
 
 def test_what_was_said_before_changes_what_is_heard():
     ours, sound = transcriber(1), [noise(2.5, 4)]
-    without, prompted = ours.run(sound, ONCE), ours.run(sound, replace(ONCE, remembers=True, prompt="Sense and sense"))
-    assert without[0].text != prompted[0].text
+    without, remembering = ours.run(sound, ONCE)[0].segments, ours.run(sound, replace(ONCE, remembers=True))[0].segments
+    assert without[0].ids == remembering[0].ids
+    assert [each.ids for each in without] != [each.ids for each in remembering]
+    prompted = ours.run(sound, replace(ONCE, prompt="Sense and sense"))[0].segments
+    assert prompted[0].ids != without[0].ids
 
 
 def test_only_what_lies_ahead_is_kept():

@@ -194,8 +194,8 @@ class Transcriber:
             for each, shares in zip(live, hearer.language_of(memory), strict=True):
                 each.language = each.language or next(iter(shares))
         openings = [self.tokens.opening(each.language, hearing.task, hearing.timestamps) for each in live]
-        befores = [each.said if hearing.remembers else [] for each in live]
-        heard = hearer.hear(memory, openings, befores, [each.ahead.place for each in live], hearing)
+        befores, places = [each.said for each in live], [each.ahead.place for each in live]
+        heard = hearer.hear(memory, openings, befores, places, hearing)
         for row, (each, one) in enumerate(zip(live, heard, strict=True)):
             self._take(hearer, each, one, memory.select(torch.tensor([row], device=memory.states.device)), hearing)
 
@@ -216,7 +216,7 @@ class Transcriber:
             start, end = offset + part.begin * self.step, offset + part.end * self.step
             at.segments.append(Segment(start, end, hearer.text(part.ids), tuple(part.ids), tuple(spoken), heard))
             at.said += part.ids
-        if heard.temperature > FORGETS:
+        if heard.temperature > FORGETS or not hearing.remembers:
             at.said = []
         at.ahead.skip(whole if done >= size else done * STRIDE * self.features.hop)
 
