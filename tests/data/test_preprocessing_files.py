@@ -107,6 +107,7 @@ def test_what_is_not_understood_is_refused(config: Any, told: str) -> None:
         ({"input_size": [1, 28, 28]}, "three channels"),
         ({"interpolation": "random"}, "interpolation 'random'"),
         ({"crop_border_pixels": 4}, "crop_border_pixels"),
+        ({"sharpen": True}, "could change what becomes of a picture: sharpen"),
         (3, "an object"),
     ],
 )

@@ -56,6 +56,7 @@ KINDS = {
     "DeiT": Kind({"height": 256, "width": 256}, 3, {"height": 224, "width": 224}, HALF, HALF, True),
     "CLIP": Kind({"shortest_edge": 224}, 3, {"height": 224, "width": 224}, CLIP_MEAN, CLIP_STD, False),
     "Bit": Kind({"shortest_edge": 224}, 3, {"height": 224, "width": 224}, CLIP_MEAN, CLIP_STD, False),
+    "VitPose": Kind({"height": 256, "width": 192}, 2, None, IMAGENET_MEAN, IMAGENET_STD, True),
     "Detr": Kind({"shortest_edge": 800, "longest_edge": 1333}, 2, None, IMAGENET_MEAN, IMAGENET_STD, False, True),
 }
 ENDINGS = ("ImageProcessorFast", "ImageProcessorPil", "ImageProcessor", "FeatureExtractor")
@@ -70,7 +71,19 @@ OTHER = {
     "format", "do_convert_annotations", "default_to_square", "model_input_names", "return_segmentation_masks",
     "image_seq_length", "auto_map", "masks_path", CROP_KEY,
 }  # fmt: skip
-ABSENT = {"pad_size": (None,), "size_divisor": (None,), "do_reduce_labels": (False, None)}  # must not ask for anything
+# The same of timm's `pretrained_cfg`: where it comes from, what it was trained on, how it is tested at other sizes.
+TIMM_STEPS = {"input_size", "crop_pct", "crop_mode", "crop_border_pixels", "interpolation", "mean", "std"}
+TIMM_OTHER = {
+    "url", "file", "state_dict", "hf_hub_id", "hf_hub_filename", "hf_hub_revision", "source", "architecture", "tag",
+    "custom_load", "test_input_size", "test_crop_pct", "test_crop_mode", "fixed_input_size", "min_input_size",
+    "num_classes", "label_offset", "label_names", "label_descriptions", "pool_size", "test_pool_size", "first_conv",
+    "classifier", "license", "description", "origin_url", "paper_name", "paper_ids", "notes",
+}  # fmt: skip
+# Must ask for nothing else. The frames of keypoints are made where they are looked for.
+ABSENT = {
+    "pad_size": (None,), "size_divisor": (None,), "do_reduce_labels": (False, None),
+    "do_affine_transform": (None, True), "normalize_factor": (None, 200.0),
+}  # fmt: skip
 
 
 def read_preprocessing(folder: Path | str) -> Preprocessing:
@@ -135,6 +148,8 @@ def preprocessing_from_timm(config: Any, file: Path | str) -> Preprocessing:
     """The content of timm's `pretrained_cfg`: the middle part of each picture, as large as the model wants it."""
     if not isinstance(config, dict):
         raise QkvError(f"{file} should hold an object under pretrained_cfg.")
+    if unknown := sorted(set(config) - TIMM_STEPS - TIMM_OTHER):
+        raise QkvError(f"{file} has keys that could change what becomes of a picture: {', '.join(unknown)}.")
     size = config.get("input_size", [3, 224, 224])
     if not (isinstance(size, list) and len(size) == 3 and size[0] == 3):
         raise QkvError(f"{file} has input_size {size!r}; three channels, a height and a width are needed.")
