@@ -6,7 +6,7 @@ from transformers.models.vitpose.image_processing_pil_vitpose import VitPoseImag
 from transformers.models.vitpose.modeling_vitpose import VitPoseEstimatorOutput
 
 from qkv.data.framing import frame_around
-from qkv.data.preprocessing import Normalise
+from qkv.data.preprocessing import Exactly, Preprocessing
 from qkv.errors import QkvError
 from qkv.generate.keypoints import KeypointFinder, blurred, read_maps
 from qkv.models.catalogue import build
@@ -16,6 +16,7 @@ from qkv.train.objectives.keypoints import hills
 
 NAMES = ("nose", "ear", "eye")
 SIZE = (64, 48)
+PREPARED = Preprocessing(resize=Exactly(*SIZE))
 
 
 def small_model(kind: str = "keypoints"):
@@ -70,7 +71,7 @@ def test_a_blur_is_that_of_scipy():
 
 def test_what_a_model_says_comes_back_in_pixels_of_the_picture():
     model = small_model()
-    finder = KeypointFinder(model, SIZE, Normalise())
+    finder = KeypointFinder(model, PREPARED)
     picture = Image.fromarray(np.random.default_rng(0).integers(0, 256, (90, 120, 3), np.uint8))
     found = finder.run([picture, picture], [[(0.0, 0.0, 50.0, 60.0), (20.0, 10.0, 110.0, 80.0)], []], batch=1)
     assert [[len(points) for points in things] for things in found] == [[3, 3], []]
@@ -86,8 +87,10 @@ def test_what_a_model_says_comes_back_in_pixels_of_the_picture():
 
 def test_what_finds_no_points_is_refused():
     with pytest.raises(QkvError, match="keypoints head"):
-        KeypointFinder(small_model("states"), SIZE, Normalise())
+        KeypointFinder(small_model("states"), PREPARED)
+    with pytest.raises(QkvError, match="has one size"):
+        KeypointFinder(small_model(), Preprocessing())
     with pytest.raises(QkvError, match="boxes for 0"):
-        KeypointFinder(small_model(), SIZE, Normalise()).run([Image.new("RGB", (8, 8))], [])
+        KeypointFinder(small_model(), PREPARED).run([Image.new("RGB", (8, 8))], [])
     with pytest.raises(QkvError, match="at least 2 × 2"):
         read_maps(np.zeros((1, 1, 1, 5)))

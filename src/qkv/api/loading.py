@@ -11,8 +11,10 @@ from qkv.data.published_tokenizer import read_tokenizer, read_tokenizers
 from qkv.data.tokenizer import TextTokenizer
 from qkv.errors import QkvError
 from qkv.files import read_json
+from qkv.generate.detect import Detector
 from qkv.generate.image_readers import use_of_images
 from qkv.generate.image_text import ImageTextReader
+from qkv.generate.keypoints import KeypointFinder
 from qkv.generate.language import TextWriter
 from qkv.generate.reader import TextReader
 from qkv.generate.readers import Answerer, Classifier, MaskFiller, SentenceEncoder, StateReader, Tagger
@@ -21,6 +23,7 @@ from qkv.generate.text import TextToText, load_tokenizers
 from qkv.generate.transcribe import Transcriber
 from qkv.generate.zero_shot import Describer
 from qkv.models.catalogue import find_family
+from qkv.models.detection_model import DetectionModel
 from qkv.models.head_choice import HeadChoice
 from qkv.models.image_model import ImageModel
 from qkv.models.image_text_model import ImageTextModel
@@ -48,10 +51,10 @@ def load(folder: Path | str, device: str = "auto", head: HeadChoice | None = Non
 
     What comes back is made for what the model does: `TextToText`, `TextWriter`, `Classifier`, `Tagger`, `Answerer`,
     `SentenceEncoder`, `Describer`, `MaskFiller` or `StateReader`; for pictures `ImageClassifier`, `ImageEncoder`,
-    `ImageStateReader` or, with texts, `ImageTextReader`. With a `head` a model of one row gets that one in place of its
-    own, new where the folder has nothing for it. `folder` may be a GGUF or llama2.c file, or a model's name on the hub.
-    `auto` takes CUDA where it is present. For sounds: `Listener`, `Transcriber`, `SoundClassifier`, `SoundEncoder` or
-    `SoundStateReader`.
+    `ImageStateReader`, `Detector`, `KeypointFinder` or, with texts, `ImageTextReader`; for sounds `Listener`,
+    `Transcriber`, `SoundClassifier`, `SoundEncoder` or `SoundStateReader`. With a `head` a model of one row gets that
+    one in place of its own, new where the folder has nothing for it. `folder` may be a GGUF or llama2.c file, or a
+    model's name on the hub. `auto` takes CUDA where it is present.
     """
     place = TrainSettings(steps=1, device=device).torch_device()
     folder = local_folder(folder)
@@ -60,6 +63,10 @@ def load(folder: Path | str, device: str = "auto", head: HeadChoice | None = Non
     model = load_model(folder, place, head)
     if isinstance(model, TextModel):
         return use_of(model, tokenizer_of(folder))
+    if isinstance(model, DetectionModel):
+        return Detector(model, read_preprocessing(folder))
+    if isinstance(model, ImageModel) and model.head_choice.kind == "keypoints":
+        return KeypointFinder(model, read_preprocessing(folder))
     if isinstance(model, ImageModel) and find_family(model.family).reads == "images":
         return use_of_images(model, read_preprocessing(folder))
     if isinstance(model, ImageTextModel):

@@ -18,6 +18,7 @@ from qkv.cli.run_images import (
 )
 from qkv.cli.run_language import WritingOptions, write_texts
 from qkv.cli.run_reading import ReadingOptions, answer, classify, embed, fill, read_states, tag
+from qkv.cli.run_scenes import SceneOptions, find_objects, find_points
 from qkv.cli.run_speech import SOUNDS_AT_ONCE, SpeechOptions, write_down, write_letters
 from qkv.cli.run_translator import SearchOptions, translate
 from qkv.errors import QkvError
@@ -30,6 +31,7 @@ class Request(NamedTuple):
     writing: WritingOptions
     reading: ReadingOptions
     speech: SpeechOptions
+    scenes: SceneOptions
     as_json: bool
     device: str
     alone: bool  # one text on the command line
@@ -93,6 +95,8 @@ KINDS = {
         ("similar",),
         IMAGES_AT_ONCE,
     ),
+    "Detector": Kind("a model that finds objects", "models that find objects", find_objects, ("least", "draw"), 8),
+    "KeypointFinder": Kind("a model of keypoints", "models of keypoints", find_points, ("least", "draw"), 8),
     "ImageStateReader": Kind(
         "an image model without a head", "image models without a head", states_of_pictures, (), IMAGES_AT_ONCE
     ),
@@ -107,6 +111,7 @@ def run(
     writing: WritingOptions,
     reading: ReadingOptions,
     speech: SpeechOptions,
+    scenes: SceneOptions,
     texts: Annotated[list[str] | None, typer.Argument(help="Texts, each an input of its own.", metavar="TEXT")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line, with scores.")] = False,
     device: Annotated[str, typer.Option(help="cpu, cuda or auto.")] = "auto",
@@ -138,8 +143,8 @@ def run(
     kind = KINDS.get(type(loaded).__name__)
     if kind is None:
         raise QkvError(f"{model} does not read text: qkv run is for models of text.")
-    check_fit(model, kind, given(search, writing, reading, speech))
-    request = Request(search, writing, reading, speech, as_json, device, alone=len(texts) == 1)
+    check_fit(model, kind, given(search, writing, reading, speech, scenes))
+    request = Request(search, writing, reading, speech, scenes, as_json, device, alone=len(texts) == 1)
     number = 0
     while chunk := list(islice(found, kind.at_once)):
         for line in kind.run(loaded, chunk, number, request):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -11,11 +12,13 @@ from qkv.data.box_rows import plain_picture
 from qkv.data.boxes import Box
 from qkv.data.images import Source
 from qkv.data.preprocessing import Preprocessing
+from qkv.data.preprocessing_files import write_preprocessing
 from qkv.errors import QkvError
 from qkv.models.detection_model import DetectionModel
 from qkv.parts.boxes import corners
 from qkv.parts.detection_heads import Detections
 from qkv.parts.precision import widened
+from qkv.weights.save import save_model
 
 
 class Detector:
@@ -27,6 +30,11 @@ class Detector:
         if preprocessing.crop is not None:
             raise QkvError("Objects are looked for in whole pictures: prepare them without a crop.")
         self.model, self.preprocessing = model, preprocessing
+
+    def save(self, folder: Path | str) -> None:
+        """A folder that `qkv.load` opens: the model, and how pictures become its inputs."""
+        save_model(self.model, Path(folder))
+        write_preprocessing(self.preprocessing, folder)
 
     @torch.inference_mode()
     def run(self, images: Sequence[Source], *, threshold: float = 0.5, batch: int = 4) -> list[list[Box]]:

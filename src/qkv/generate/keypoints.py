@@ -6,6 +6,7 @@ Shapes: b things, p keypoints, h height and w width of the maps.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -15,9 +16,11 @@ from qkv.data.box_rows import plain_picture
 from qkv.data.framing import Frame, Keypoint, framed
 from qkv.data.images import Source
 from qkv.data.keypoint_rows import Corners, frame_of
-from qkv.data.preprocessing import Normalise
+from qkv.data.preprocessing import Preprocessing
+from qkv.data.preprocessing_files import write_preprocessing
 from qkv.errors import QkvError
 from qkv.models.image_model import ImageModel
+from qkv.weights.save import save_model
 
 Floats = NDArray[np.float64]
 BLUR = 0.8  # standard deviation, in pixels of a map, of the blur that takes its noise away
@@ -26,12 +29,23 @@ LEAST, MOST = 0.001, 50.0  # what a map's logarithm is taken of
 
 
 class KeypointFinder:
-    """Finds the keypoints of things, each in a box of its own; `size` is what the model reads, height and width."""
+    """Finds the keypoints of things, each in a box of its own.
 
-    def __init__(self, model: ImageModel, size: tuple[int, int], normalise: Normalise) -> None:
+    Of the preprocessing the size and the normalisation count: what lies in a frame is resized in one step.
+    """
+
+    def __init__(self, model: ImageModel, preprocessing: Preprocessing) -> None:
         if not isinstance(model, ImageModel) or model.head_choice.kind != "keypoints":
             raise QkvError("Keypoints are found by a model with a keypoints head, and this one has none.")
-        self.model, self.size, self.normalise = model, size, normalise
+        if preprocessing.size is None:
+            raise QkvError("What keypoints are looked for in has one size: prepare pictures to exactly that.")
+        self.model, self.preprocessing = model, preprocessing
+        self.size, self.normalise = preprocessing.size, preprocessing.normalise
+
+    def save(self, folder: Path | str) -> None:
+        """A folder that `qkv.load` opens: the model, and how pictures become its inputs."""
+        save_model(self.model, Path(folder))
+        write_preprocessing(self.preprocessing, folder)
 
     @torch.inference_mode()
     def run(

@@ -10,6 +10,9 @@ from qkv.files import read_json, write_json
 from qkv.models.catalogue import Model, find_family
 from qkv.weights.save import CONFIG_FILE
 
+# What the reference's own processor of a family is told, where it is not one that its pixels alone would do for.
+MORE = {"vitpose": {"image_processor_type": "VitPoseImageProcessor", "do_affine_transform": True}}
+
 
 def write_published_preprocessing(source: Path, folder: Path, model: Model) -> None:
     """In the words of the reference library; nothing where the source says nothing, or has no words for it there.
@@ -24,4 +27,4 @@ def write_published_preprocessing(source: Path, folder: Path, model: Model) -> N
     if isinstance(preprocessing.crop, RoundedCentre):
         (folder / PUBLISHED_FILE).unlink(missing_ok=True)
     else:
-        write_json(folder / PUBLISHED_FILE, published_config(preprocessing))
+        write_json(folder / PUBLISHED_FILE, {**published_config(preprocessing), **MORE.get(model.family, {})})
