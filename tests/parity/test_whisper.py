@@ -179,3 +179,27 @@ def test_a_configuration_that_asks_for_more_is_refused(pair, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({**config, "scale_embedding": True}))
     with pytest.raises(QkvError, match="scale_embedding"):
         load_model(tmp_path)
+
+
+PUBLISHED_KEYS = {  # of the tiny model's config.json
+    "_name_or_path": "whisper-tiny", "activation_dropout": 0.0, "activation_function": "gelu",
+    "apply_spec_augment": False, "architectures": ["WhisperForConditionalGeneration"], "attention_dropout": 0.0,
+    "begin_suppress_tokens": [220, 50257], "bos_token_id": 50257, "classifier_proj_size": 256, "d_model": 384,
+    "decoder_attention_heads": 6, "decoder_ffn_dim": 1536, "decoder_layerdrop": 0.0, "decoder_layers": 4,
+    "decoder_start_token_id": 50258, "dropout": 0.0, "encoder_attention_heads": 6, "encoder_ffn_dim": 1536,
+    "encoder_layerdrop": 0.0, "encoder_layers": 4, "eos_token_id": 50257,
+    "forced_decoder_ids": [[1, 50259], [2, 50359], [3, 50363]], "init_std": 0.02, "is_encoder_decoder": True,
+    "mask_feature_length": 10, "mask_feature_min_masks": 0, "mask_feature_prob": 0.0, "mask_time_length": 10,
+    "mask_time_min_masks": 2, "mask_time_prob": 0.05, "max_length": 448, "max_source_positions": 1500,
+    "max_target_positions": 448, "median_filter_width": 7, "model_type": "whisper", "num_hidden_layers": 4,
+    "num_mel_bins": 80, "pad_token_id": 50257, "scale_embedding": False, "suppress_tokens": [1, 2, 7],
+    "torch_dtype": "float32", "transformers_version": "4.27.0.dev0", "use_cache": True,
+    "use_weighted_layer_sum": False, "vocab_size": 51865,
+}  # fmt: skip
+
+
+def test_a_configuration_as_published_is_read():
+    assert WHISPER.sizes_of(PUBLISHED_KEYS) == SIZES["tiny"]
+    for wish in ({"apply_spec_augment": True}, {"num_hidden_layers": 5}, {"something": 1}):
+        with pytest.raises(QkvError, match=next(iter(wish))):
+            WHISPER.sizes_of({**PUBLISHED_KEYS, **wish})
