@@ -84,7 +84,7 @@ def test_csv_with_quotes_that_are_not_closed_loses_those_lines_alone(tmp_path):
 
 
 def test_csv_with_a_header_that_opens_a_quote(tmp_path):
-    with pytest.raises(QkvError, match="header .* opens a quote"):
+    with pytest.raises(QkvError, match=r"header .* opens a quote"):
         read_table(write(tmp_path, "w.csv", 'a,"b\n1,2\n'))
 
 
@@ -158,7 +158,7 @@ def test_standard_input(monkeypatch):
     pipe("")
     with pytest.raises(QkvError, match="no rows in standard input"):
         read_table("-", format="jsonl")
-    with pytest.raises(QkvError, match="give --format.* one of tsv"):
+    with pytest.raises(QkvError, match=r"give --format.* one of tsv"):
         read_table("-")
 
 

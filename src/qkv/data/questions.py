@@ -72,8 +72,8 @@ def read_questions(
     found = [Question(row[question], row[context], tuple(given(row))) for row in table.rows]
     if not any(each.answers for each in found):
         raise QkvError(
-            f"None of the {len(found)} questions in {path} has an answer in the columns {answer!r} or {answers!r}: name "
-            "the column that holds them."
+            f"None of the {len(found)} questions in {path} has an answer in the columns {answer!r} or {answers!r}: "
+            "name the column that holds them."
         )
     return Questions(found, table.problems)
 
