@@ -73,13 +73,14 @@ def test_a_wide_beam_finds_the_likeliest_text(seed: int) -> None:
     torch.manual_seed(seed)
     logits = 2 * torch.randn(6, 4)
     texts = sorted(all_texts(logits, 0).items(), key=lambda each: -each[1])
-    found = read_beams(logits, LETTERS, Beam(width=3000, least=-100))
+    found = read_beams(logits, LETTERS, Beam(width=3000, least=-100, behind=1000), best=10_000)
     assert len(found) == len(texts)
     for reading, (text, chance) in zip(found[:30], texts, strict=False):
         assert tuple(reading.ids) == text
         assert reading.log_probability == reading.score == pytest.approx(math.log(chance), abs=1e-5)
-    narrow = read_beams(logits, LETTERS, Beam(width=8))
-    assert len(narrow) <= 8
+    narrow = read_beams(logits, LETTERS, Beam(width=8), best=100)
+    assert 1 < len(narrow) <= 8
+    assert read_beams(logits, LETTERS, Beam(width=8)) == narrow[:1]
     assert narrow[0].log_probability <= found[0].log_probability + 1e-9
 
 
@@ -164,7 +165,7 @@ def test_a_language_model_of_ours_judges_words() -> None:
 
 
 def test_what_cannot_be_searched_is_refused() -> None:
-    for wrong in ({"width": 0}, {"least": 0.0}, {"weight": -1.0}):
+    for wrong in ({"width": 0}, {"least": 0.0}, {"weight": -1.0}, {"behind": 0.0}):
         with pytest.raises(QkvError, match="A beam keeps"):
             Beam(**wrong)
     with pytest.raises(QkvError, match="nothing between words"):

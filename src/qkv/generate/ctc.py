@@ -8,10 +8,12 @@ Shapes: n frames, v tokens, l letters.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
+from weakref import WeakValueDictionary
 
 import numpy as np
 import torch
@@ -58,13 +60,14 @@ class Beam:
     """How to look for the likeliest text."""
 
     width: int = 32  # texts that are kept from frame to frame
-    least: float = -12.0  # tokens less likely than this in a frame are not tried, as a log-probability
+    least: float = -6.0  # tokens less likely than this in a frame are not tried, as a log-probability
+    behind: float = 12.0  # texts so much worse than the best, as a log-probability, are given up
     language: Language | None = None
     weight: float = 0.5  # of the language model's log-probabilities
     bonus: float = 0.0  # for each word, against the language model's liking for few
 
     def __post_init__(self) -> None:
-        if self.width < 1 or self.least >= 0 or self.weight < 0:
+        if self.width < 1 or self.least >= 0 or self.weight < 0 or self.behind <= 0:
             raise QkvError("A beam keeps 1 text at least, tries tokens below log-probability 0, and weighs from 0 on.")
 
 
@@ -101,81 +104,108 @@ def joined(path: Sequence[int], blank: int) -> list[Letter]:
     return letters
 
 
-@dataclass
-class _Prefix:
-    """A text so far: the log-probability of its paths that end with a blank, and of those that end with its letter."""
+class _Text:
+    """A text so far, as its last letter after the text before it: texts with one beginning share it."""
 
-    blank: float = -np.inf
-    letter: float = -np.inf
-    language: float = 0.0  # what the language model adds to its whole words
+    __slots__ = ("__weakref__", "before", "language", "token")
+
+    def __init__(self, before: _Text | None, token: int, language: float) -> None:
+        self.before, self.token, self.language = before, token, language  # what a language model adds to whole words
+
+    def ids(self) -> list[int]:
+        found, text = [], self
+        while text.before is not None:
+            found.append(text.token)
+            text = text.before
+        return found[::-1]
+
+
+class _Chance:
+    """The log-probability of a text's paths that end with a blank, and of those that end with its last letter."""
+
+    __slots__ = ("blank", "letter")
+
+    def __init__(self, blank: float = -math.inf, letter: float = -math.inf) -> None:
+        self.blank, self.letter = blank, letter
 
     @property
     def total(self) -> float:
-        return float(np.logaddexp(self.blank, self.letter))
-
-    @property
-    def score(self) -> float:
-        return self.total + self.language
+        return _sum(self.blank, self.letter)
 
 
-def read_beams(logits: Tensor, letters: Letters, beam: Beam = Beam()) -> list[Reading]:  # noqa: B008 (frozen)
-    """The likeliest texts of [n v], best first. [hannun2014 alg.1]"""
+def read_beams(logits: Tensor, letters: Letters, beam: Beam = Beam(), best: int = 1) -> list[Reading]:  # noqa: B008
+    """The likeliest texts of [n v], `best` of them at most, the likeliest first. [hannun2014 alg.1]"""
     log = _log(logits)
     words = _Words(letters, beam)
-    beams: dict[tuple[int, ...], _Prefix] = {(): _Prefix(blank=0.0)}
+    beams: dict[_Text, _Chance] = {_Text(None, -1, 0.0): _Chance(blank=0.0)}
     for frame in log:
-        beams = _step(beams, frame, letters.blank, beam, words)
-    found = []
-    for prefix, state in beams.items():
-        score = state.score + words.last(prefix)
-        found.append((score, state.total, prefix))
+        beams = _step(beams, frame.tolist(), letters.blank, beam, words)  # plain numbers are faster one by one
+    found = [
+        (chance.total + text.language + words.last(text), chance.total, text.ids()) for text, chance in beams.items()
+    ]
     found.sort(key=lambda each: (-each[0], each[2]))
-    return [Reading(_heard(align(log, prefix, letters.blank), log), total, score) for score, total, prefix in found]
+    return [Reading(_heard(align(log, ids, letters.blank), log), total, score) for score, total, ids in found[:best]]
 
 
 def _step(
-    beams: dict[tuple[int, ...], _Prefix], frame: Floats, blank: int, beam: Beam, words: _Words
-) -> dict[tuple[int, ...], _Prefix]:
+    beams: dict[_Text, _Chance], heard: list[float], blank: int, beam: Beam, words: _Words
+) -> dict[_Text, _Chance]:
     """All texts one frame on, of which the best are kept."""
-    new: dict[tuple[int, ...], _Prefix] = {}
-    tried = [int(token) for token in np.flatnonzero(frame > beam.least) if token != blank]
-    for prefix, state in beams.items():
-        total = state.total
-        same = new.setdefault(prefix, _Prefix(language=state.language))
-        same.blank = float(np.logaddexp(same.blank, total + frame[blank]))
-        if prefix:  # its last letter goes on
-            same.letter = float(np.logaddexp(same.letter, state.letter + frame[prefix[-1]]))
+    new: dict[_Text, _Chance] = {}
+    tried = [token for token, log in enumerate(heard) if log > beam.least and token != blank]
+    for text, chance in beams.items():
+        total = chance.total
+        same = new.get(text)
+        if same is None:
+            same = new[text] = _Chance()
+        same.blank = _sum(same.blank, total + heard[blank])
+        if text.before is not None:  # its last letter goes on
+            same.letter = _sum(same.letter, chance.letter + heard[text.token])
         for token in tried:
-            longer = (*prefix, token)
-            # The same letter twice needs a blank between.
-            before = state.blank if prefix and token == prefix[-1] else total
-            if before == -np.inf:
+            before = chance.blank if token == text.token else total  # the same letter twice needs a blank between
+            if before == -math.inf:
                 continue
+            longer = words.longer(text, token)
             grown = new.get(longer)
             if grown is None:
-                grown = new[longer] = _Prefix(language=state.language + words.after(prefix, token))
-            grown.letter = float(np.logaddexp(grown.letter, before + frame[token]))
-    best = sorted(new.items(), key=lambda each: (-each[1].score, each[0]))
-    return dict(best[: beam.width])
+                grown = new[longer] = _Chance()
+            grown.letter = _sum(grown.letter, before + heard[token])
+    scored = [(chance.total + text.language, text) for text, chance in new.items()]
+    least = max(score for score, _ in scored) - beam.behind
+    kept = sorted((each for each in scored if each[0] >= least), key=lambda each: -each[0])[: beam.width]
+    return {text: new[text] for _, text in kept}
+
+
+def _sum(one: float, other: float) -> float:
+    """log(exp(one) + exp(other))"""
+    larger, smaller = (one, other) if one > other else (other, one)
+    return larger if smaller == -math.inf else larger + math.log1p(math.exp(smaller - larger))
 
 
 class _Words:
-    """What the language model thinks of each word once it is whole."""
+    """Texts that grow, each once, and what the language model thinks of each word once it is whole."""
 
     def __init__(self, letters: Letters, beam: Beam) -> None:
         self.letters, self.beam = letters, beam
+        # A text that is neither kept nor the beginning of one is forgotten. As long as one is here, so is what it
+        # begins with, and no other object has its number.
+        self._texts: WeakValueDictionary[tuple[int, int], _Text] = WeakValueDictionary()
         if beam.language is not None and letters.space is None:
             raise QkvError("A language model needs words, and these letters have nothing between words.")
 
-    def after(self, prefix: tuple[int, ...], token: int) -> float:
-        """What is added when this token comes after this text: something where it ends a word."""
-        return self.last(prefix) if token == self.letters.space else 0.0
+    def longer(self, text: _Text, token: int) -> _Text:
+        """The text with one token more; where that ends a word, with what is added for it."""
+        found = self._texts.get((id(text), token))
+        if found is None:
+            added = self.last(text) if token == self.letters.space else 0.0
+            found = self._texts[id(text), token] = _Text(text, token, text.language + added)
+        return found
 
-    def last(self, prefix: tuple[int, ...]) -> float:
+    def last(self, text: _Text) -> float:
         """What is added for the last word of a text, if it does not end with a space."""
-        if self.beam.language is None or not prefix or prefix[-1] == self.letters.space:
+        if self.beam.language is None or text.before is None or text.token == self.letters.space:
             return 0.0
-        *before, word = self.letters.decode(prefix).split(self.letters.between)
+        *before, word = self.letters.decode(text.ids()).split(self.letters.between)
         return self.beam.weight * self.beam.language(" ".join(filter(None, before)), word) + self.beam.bonus
 
 
