@@ -77,3 +77,9 @@ def test_an_exported_folder_hears_as_before(folder, speech, tmp_path):
     out = export(folder, tmp_path / "out")
     assert Transcriber.load(out).run([speech])[0].text == Transcriber.load(folder).run([speech])[0].text
     assert load_model(out).sizes == load_model(folder).sizes
+
+
+def test_looking_at_texts_with_it_is_refused(folder, tmp_path):
+    outcome = qkv("look", folder, "hello", "--html", tmp_path / "look.html", "--device", "cpu")
+    assert outcome.code == 2
+    assert "models of text" in outcome.complaint

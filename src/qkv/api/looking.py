@@ -30,6 +30,8 @@ def look_at(
     """
     if isinstance(texts, str):
         raise QkvError("look_at wants a list of texts: put the one text into brackets.")
+    if not isinstance(model, TextToText | TextReader):
+        raise QkvError(f"look_at draws the attention of models of text, and a {type(model).__name__} is none.")
     if not texts:
         raise QkvError("There is no text to look at: give at least one.")
     if targets is not None and len(targets) != len(texts):
