@@ -59,7 +59,7 @@ DESK_SIZES: dict[str, dict[str, Any]] = {
         "projection": 256, "image": 64, "patch": 8, "width": 256, "hidden": 1024, "heads": 4, "layers": 4,
     },
     "detr": {
-        "stem": 32, "stage_widths": (32, 64, 128, 256), "stage_depths": (2, 2, 2, 2), "residual": "basic",
+        "stem": 32, "stage_widths": (32, 64, 128), "stage_depths": (2, 2, 2), "residual": "basic",
         "map_norm": "batch", "queries": 20, "width": 128, "encoder_hidden": 512, "decoder_hidden": 512,
         "encoder_heads": 4, "decoder_heads": 4, "encoder_layers": 3, "decoder_layers": 3,
     },
