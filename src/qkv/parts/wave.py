@@ -95,11 +95,11 @@ class WaveFrames(nn.Module):
         """[b t], padded on the right from `lengths` [b] on → [b n c]"""
         if waves.ndim != 2:
             raise QkvError(f"Sounds come as rows of samples [b t], not with the shape {list(waves.shape)}.")
-        x = waves[:, None]  # [b 1 t]
+        x = waves[:, None].to(next(self.parameters()).dtype)  # [b 1 t]
         for layer in self.layers:
             assert isinstance(layer, FrameLayer)
             lengths = None if lengths is None else layer.lengths(lengths)
-            x = layer(x.to(layer.convolution.weight.dtype), lengths)
+            x = layer(x, lengths)
         return x.transpose(1, 2)
 
 

@@ -11,10 +11,11 @@ import torch
 from transformers import Wav2Vec2Config
 
 from qkv.data.plan import PlannedBatch
-from qkv.data.sound_rows import HiddenBatch, HiddenRows, falling_temperature
+from qkv.data.sound_rows import HiddenBatch, HiddenRows, SpokenRows, falling_temperature
 from qkv.data.span_hiding import SpanHiding
 from qkv.errors import QkvError
 from qkv.models.sound_model import SoundModel
+from qkv.train.objectives.ctc import CTCLoss
 from qkv.train.objectives.sound_pretraining import FrameLoss
 from tests.models.small_sounds import new_sound, small_sound
 from tests.parity.published import Case, reference_pair
@@ -109,3 +110,21 @@ def test_what_cannot_be_learned_from_is_refused() -> None:
     rows = HiddenRows([torch.randn(40)], frames=small_sound().frames.frames_of)
     with pytest.raises(QkvError, match="No span of 10 frames"):
         rows.batch(PlannedBatch(np.arange(1), 40, 1))
+
+
+@pytest.mark.parametrize("sizes", ["base", "prenorm"])
+def test_losses_at_the_precision_of_training(sizes: str) -> None:
+    """Under autocast both losses are computed in single precision, and are about what they are without it."""
+    writer, finder = new_sound(sizes, "ctc"), new_sound(sizes, "pretraining")
+    hidden = batch_for(finder)
+    waves = [torch.randn(1000), torch.randn(700)]
+    rows = SpokenRows(waves, [[1, 2, 2, 3], [4]], frames=writer.frames.frames_of)
+    spoken = rows.batch(PlannedBatch(np.arange(2), 1000, 1, 1))
+    for model, objective, batch in ((writer, CTCLoss(), spoken), (finder, FrameLoss(), hidden)):
+        expected = objective(model, batch)
+        with torch.autocast("cpu", torch.bfloat16):
+            found = objective(model, batch)
+        assert found.total.dtype == torch.float32
+        assert float(found.total) == pytest.approx(float(expected.total), rel=0.1)
+        found.total.backward()
+        assert all(each.grad.isfinite().all() for each in model.parameters() if each.grad is not None)
