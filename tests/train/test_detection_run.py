@@ -45,6 +45,7 @@ def scenes(count: int, seed: int) -> Composer:
 
 
 def test_a_run_on_composed_scenes_learns_and_its_folder_finds_boxes(tmp_path):
+    torch.manual_seed(0)
     made, held = scenes(32, seed=0), scenes(8, seed=1)
     model = build("detr", SIZES, HeadChoice("detection", made.names))
     objective = SetPredictionLoss()
@@ -53,18 +54,18 @@ def test_a_run_on_composed_scenes_learns_and_its_folder_finds_boxes(tmp_path):
         model,
         objective,
         Batches(BoxRows(BoxedImages(made, made.names), PREPARED), RowCount(8), prefetch=2),
-        TrainSettings(steps=30, log_every=10, evaluate_every=15, device="cpu"),
+        TrainSettings(steps=80, log_every=20, evaluate_every=40, device="cpu"),
         open_run(tmp_path / "run", save_model=lambda model, folder: Detector(model, PREPARED).save(folder)),
         optimizer=adam(model, learning_rate=3e-3),
         schedule=Constant(),
         evaluate=ValidationLoss(objective, valid),
         reporter=quiet(),
     )
-    assert result.step == 30
+    assert result.step == 80
     before = build("detr", SIZES, HeadChoice("detection", made.names)).eval()
     figures = ValidationLoss(objective, valid)
     with torch.no_grad():
-        assert figures(model.eval())["loss"] < 0.75 * figures(before)["loss"]
+        assert figures(model.eval())["loss"] < 0.85 * figures(before)["loss"]
     found = load(tmp_path / "run", "cpu").run([scene.image for scene in held], threshold=0.0)
     scores = score_boxes(found, [scene.boxes for scene in held])
     assert 0 <= scores.average <= scores.at_half <= 1
