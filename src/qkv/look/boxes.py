@@ -12,13 +12,13 @@ from qkv.data.boxes import Box
 from qkv.data.images import Source
 from qkv.look.colour import Rgb, ink_on
 from qkv.look.fonts import pen
-from qkv.look.labels import shortened
 
-# Told apart by those who cannot tell red from green, and on light and dark pictures.
+# Light and dark in turn, so that neighbours can be told apart without seeing red from green.
 COLOURS: tuple[Rgb, ...] = (
-    (230, 159, 0), (86, 180, 233), (0, 158, 115), (240, 228, 66), (0, 114, 178), (213, 94, 0), (204, 121, 167),
-    (255, 255, 255),
+    (230, 159, 0), (0, 114, 178), (240, 228, 66), (213, 94, 0), (86, 180, 233), (0, 110, 80), (204, 121, 167),
+    (120, 60, 160), (150, 220, 110), (160, 30, 60), (255, 190, 190), (60, 70, 90), (0, 200, 190),
 )  # fmt: skip
+LETTERS = 24  # of a label that are shown
 SMALLEST = 320  # pixels of the shorter side below which a picture is drawn larger, so that labels can be read
 
 
@@ -39,7 +39,8 @@ def draw_boxes(source: Source, boxes: Sequence[Box]) -> Image.Image:
         x0, x1 = (min(max(each, 0), picture.width - 1) for each in (x0, x1))
         y0, y1 = (min(max(each, 0), picture.height - 1) for each in (y0, y1))
         brush.rectangle((x0, y0, max(x0, x1), max(y0, y1)), outline=colour, width=line)
-        text = shortened(box.label) if box.probability == 1.0 else f"{shortened(box.label)} {box.probability:.2f}"
+        label = box.label if len(box.label) <= LETTERS else f"{box.label[: LETTERS - 1]}…"
+        text = label if box.probability == 1.0 else f"{label} {box.probability:.2f}"
         high = round(letters.size * 1.5)
         left = max(0, min(x0, picture.width - letters.width(text) - 8))
         top = y0 - high if y0 >= high else y0
