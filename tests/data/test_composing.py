@@ -1,7 +1,9 @@
 import numpy as np
 import pytest
+from PIL import Image
 
 from qkv.data.composing import Composer, Cutout
+from qkv.data.images import read_layer
 from qkv.errors import QkvError
 
 
@@ -76,3 +78,13 @@ def test_what_makes_no_scene_is_refused():
         Cutout("flat", np.zeros((4, 4, 3), np.uint8))
     with pytest.raises(IndexError):
         composer()[40]
+
+
+def test_a_cutout_can_be_read_from_a_file(tmp_path):
+    disc = cutouts()[0].pixels
+    Image.fromarray(disc).save(tmp_path / "disc.png")
+    assert np.array_equal(np.asarray(read_layer(tmp_path / "disc.png")), disc)
+    Image.new("L", (4, 3), 90).save(tmp_path / "grey.png")
+    assert np.asarray(read_layer(tmp_path / "grey.png")).tolist()[0][0] == [90, 90, 90, 255]
+    Image.fromarray(disc).convert("LA").save(tmp_path / "greys.png")
+    assert np.array_equal(np.asarray(read_layer(tmp_path / "greys.png"))[..., 3], disc[..., 3])
