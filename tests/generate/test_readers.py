@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from qkv.api.loading import load
 from qkv.data.tokenizer import TextTokenizer
 from qkv.errors import QkvError
 from qkv.generate.readers import Answerer, Classifier, MaskFiller, SentenceEncoder, StateReader, Tagger
@@ -101,3 +102,15 @@ def test_dropout_is_off_and_the_model_stays_as_it_was(tokenizer):
     use.model.train()
     torch.testing.assert_close(use.run(TEXTS), use.run(TEXTS))
     assert use.model.training
+
+
+def test_a_publisher_may_read_fewer_tokens_of_a_text_and_in_small_letters(tokenizer, tmp_path):
+    whole = reader("embedding", SentenceEncoder, tokenizer, pooling="mean")
+    use = SentenceEncoder(whole.model, tokenizer, longest=4, lowercase=True)
+    begun = tokenizer.decode(tokenizer.encode([TEXTS[2]])[0][:4])
+    assert len(tokenizer.encode([begun])[0]) == 4
+    assert torch.equal(use.run([TEXTS[2].upper()]), whole.run([begun]))
+    use.save(tmp_path)
+    again = load(tmp_path, "cpu")
+    assert torch.equal(again.run([TEXTS[2].upper()]), use.run([TEXTS[2].upper()]))
+    assert SentenceEncoder(whole.model, tokenizer, longest=99).limit().length == 32  # never more than the model reads

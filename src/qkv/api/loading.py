@@ -35,7 +35,7 @@ from qkv.weights.gguf import read_gguf
 from qkv.weights.hub import local_folder
 from qkv.weights.load import load_model
 from qkv.weights.save import CONFIG_FILE
-from qkv.weights.sentence_folder import is_sentence_folder, read_sentence_folder
+from qkv.weights.sentence_folder import is_sentence_folder, read_sentence_folder, read_text_settings
 
 SPARE = 127  # published vocabularies are often rounded up to a multiple of 128
 
@@ -61,6 +61,8 @@ def load(folder: Path | str, device: str = "auto", head: HeadChoice | None = Non
     if head is None and is_sentence_folder(folder):
         head = read_sentence_folder(folder).head
     model = load_model(folder, place, head)
+    if isinstance(model, TextModel) and model.head_choice.kind == "embedding":
+        return SentenceEncoder(model, tokenizer_of(folder), *read_text_settings(folder))
     if isinstance(model, TextModel):
         return use_of(model, tokenizer_of(folder))
     if isinstance(model, DetectionModel):

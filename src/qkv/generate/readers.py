@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from qkv.data.answers import FoundAnswer, find_answers
+from qkv.data.encoding import Limit
+from qkv.data.tokenizer import TextTokenizer
 from qkv.errors import QkvError
 from qkv.generate.reader import BATCH_TOKENS, TextReader, check_texts
+from qkv.models.text_model import TextModel
 from qkv.parts.heads import PretrainingLogits
+from qkv.weights.sentence_folder import write_text_settings
 
 
 @dataclass(frozen=True)
@@ -121,9 +126,28 @@ class SentenceEncoder(TextReader):
 
     kinds: ClassVar = ("embedding",)
 
+    def __init__(
+        self, model: TextModel, tokenizer: TextTokenizer, longest: int | None = None, lowercase: bool = False
+    ) -> None:
+        """`longest` is how many tokens of a text are read, where a publisher says fewer than the model could read;
+        with `lowercase`, texts are read in small letters."""
+        super().__init__(model, tokenizer)
+        self.longest = longest if model.longest is None else min(model.longest, longest or model.longest)
+        self.lowercase = lowercase
+
+    def limit(self, cut: str = "longest", stride: int | None = None) -> Limit | None:
+        return None if self.longest is None else Limit(self.longest, cut, stride)
+
+    def save(self, folder: Path | str) -> None:
+        super().save(folder)
+        write_text_settings(Path(folder), self.longest, self.lowercase)
+
     def run(self, texts: Sequence[str], *, batch_tokens: int = BATCH_TOKENS) -> Tensor:
-        """[texts d]. What is longer than the model reads is cut."""
-        encodings = self.tokenizer.encodings(check_texts(texts), limit=self.limit())
+        """[texts d]. What is longer than is read is cut."""
+        texts = check_texts(texts)
+        encodings = self.tokenizer.encodings(
+            [text.lower() for text in texts] if self.lowercase else texts, limit=self.limit()
+        )
         vectors = self.answers(encodings, batch_tokens)
         return torch.stack(vectors) if vectors else torch.empty(0, 0)
 

@@ -54,7 +54,7 @@ def read_sentence_folder(folder: Path) -> SentenceFolder:
         )
     head = HeadChoice("embedding", pooling=_pooling(folder / steps[1][1]), unit_length=len(steps) == 3)
     _check_prompts(folder / PROMPT_FILE)
-    return SentenceFolder(head, *_text_settings(folder / TEXT_FILE))
+    return SentenceFolder(head, *read_text_settings(folder))
 
 
 def _steps(folder: Path) -> list[tuple[str, str]]:
@@ -87,7 +87,9 @@ def _pooling(folder: Path) -> str:
     return ways[0][1]
 
 
-def _text_settings(file: Path) -> tuple[int | None, bool]:
+def read_text_settings(folder: Path) -> tuple[int | None, bool]:
+    """How many tokens of a text are read, and whether in small letters; also a folder of our own may say it."""
+    file = folder / TEXT_FILE
     config = _settings(file) if file.exists() else {}
     if unknown := sorted(config.keys() - {"max_seq_length", "do_lower_case"}):
         raise QkvError(f"{file} has keys that could change how texts are read: {', '.join(unknown)}.")
@@ -111,6 +113,10 @@ def _settings(file: Path) -> dict[str, Any]:
     return config
 
 
+def write_text_settings(folder: Path, longest: int | None, lowercase: bool) -> None:
+    write_json(folder / TEXT_FILE, {"max_seq_length": longest, "do_lower_case": lowercase})
+
+
 def write_sentence_folder(folder: Path, head: HeadChoice, width: int, longest: int | None) -> None:
     """What stands beside an encoder so that others pool its stream as `head` does."""
     steps = [("", "Transformer"), (POOLING, "Pooling"), *([(NORMALIZE, "Normalize")] if head.unit_length else [])]
@@ -120,7 +126,7 @@ def write_sentence_folder(folder: Path, head: HeadChoice, width: int, longest: i
             (folder / path).mkdir(parents=True, exist_ok=True)
         write_json(folder / POOLING / "config.json", {"word_embedding_dimension": width, **pooling})
         if not (folder / TEXT_FILE).exists():  # what was said of the texts before still holds
-            write_json(folder / TEXT_FILE, {"max_seq_length": longest, "do_lower_case": False})
+            write_text_settings(folder, longest, lowercase=False)
         write_json(
             folder / MODULES_FILE,
             [
