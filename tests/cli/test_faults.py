@@ -146,7 +146,7 @@ def test_inputs_that_are_not_text(model: Path, tmp_path: Path) -> None:
     ("option", "value", "hint"),
     [
         ("--family", "transfromer", "did you mean transformer"),
-        ("--size", "samll", "did you mean small"),
+        ("--size", "dsek", "did you mean desk"),
         ("--size", "widht=8", "did you mean width"),
         ("--size", "width=0", "above 0"),
         ("--size", "width=9,heads=2", "9"),
