@@ -36,6 +36,15 @@ def test_classes_do_not_depend_on_the_order_of_rows(tmp_path: Path):
         class_names(["a", "a"])
 
 
+def test_rows_that_were_left_out_are_told_where_their_labels_are_missed(tmp_path: Path):
+    file = tmp_path / "reviews.csv"
+    file.write_bytes(b"text,label\n\xff,good\nbad one,bad\n")
+    with pytest.raises(
+        QkvError, match=r"only one is 'bad'; bad rows were left out \(1\), the first is .*line 2.*UTF-8"
+    ):
+        read_labelled(file)
+
+
 def test_pairs_and_numbers_as_labels(tmp_path: Path):
     rows = [{"a": "x", "b": "y", "same": 1}, {"a": "x", "b": "z", "same": 0}, {"a": "x", "same": 0}]
     file = write(tmp_path, "a.jsonl", "\n".join(map(json.dumps, rows)))

@@ -37,6 +37,14 @@ def test_a_missing_size_is_named() -> None:
         find_family("transformer").sizes(values)
 
 
+@pytest.mark.parametrize(
+    ("width", "problem"), [(10**9, "at most 100,000,000, but is 1000000000"), (-1, "0, but is -1")]
+)
+def test_sizes_that_no_model_has_are_refused(width: int, problem: str) -> None:
+    with pytest.raises(QkvError, match=problem):
+        find_family("transformer").sizes({**asdict(SIZES["base"]), "width": width})
+
+
 def test_sizes_survive_a_file() -> None:
     for family in FAMILIES.values():
         for sizes in family.published.values():

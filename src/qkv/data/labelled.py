@@ -64,7 +64,7 @@ def read_labelled(
     kind = label if classes is None else one_of(classes)
     table = _read(path, text, second, label_column, kind, names, format)
     labels: list[str] = table.column(label_column)
-    found = tuple(classes) if classes is not None else class_names(labels)
+    found = tuple(classes) if classes is not None else class_names(labels, table.problems)
     return LabelledTexts(table.column(text), _second(table, second), labels, found, table.problems)
 
 
@@ -82,11 +82,12 @@ def read_rated(
     return RatedTexts(table.column(text), _second(table, second), table.column(value), table.problems)
 
 
-def class_names(labels: Sequence[str]) -> tuple[str, ...]:
-    """The different labels: numbers by size, names by alphabet."""
+def class_names(labels: Sequence[str], problems: Sequence[Problem] = ()) -> tuple[str, ...]:
+    """The different labels: numbers by size, names by alphabet. `problems` are rows whose labels are not among them."""
     different = sorted(set(labels))
     if len(different) < 2:
-        raise QkvError(f"A classifier needs two different labels at least, but the only one is {different[0]!r}.")
+        bad = f"; bad rows were left out ({len(problems)}), the first is {problems[0]}" if problems else ""
+        raise QkvError(f"A classifier needs two different labels at least, but the only one is {different[0]!r}{bad}.")
     if all(name.removeprefix("-").isdecimal() for name in different):
         different.sort(key=int)
     return tuple(different)

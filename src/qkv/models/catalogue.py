@@ -43,6 +43,7 @@ from qkv.models.sequence_to_sequence import SequenceToSequence
 from qkv.models.sound_model import SoundModel
 from qkv.models.text_model import TextModel
 
+MOST = 10**8  # no size is larger; the product of two larger ones could not even be counted in bytes
 Model = SequenceToSequence | TextModel | ImageModel | DetectionModel | SoundModel | ImageTextModel
 
 
@@ -84,8 +85,9 @@ def _check_size(family: str, name: str, kind: str, value: Any) -> None:
     if kind in ("bool", "str") and type(value).__name__ != kind:
         must = "true or false" if kind == "bool" else "a name"
         raise QkvError(f"The size {name} of family {family} must be {must}, but is {value!r}.")
-    if kind.startswith("int") and (type(value) is not int or value < 1):
-        raise QkvError(f"The size {name} of family {family} must be a whole number above 0, but is {value!r}.")
+    if kind.startswith("int") and (type(value) is not int or not 0 < value <= MOST):
+        bound = "" if type(value) is not int or value < 1 else f" and at most {MOST:,}"
+        raise QkvError(f"The size {name} of family {family} must be a whole number above 0{bound}, but is {value!r}.")
     most = 1 if "dropout" in name else math.inf
     if kind.startswith("float") and (type(value) not in (int, float) or not 0 <= value < most):
         least = "at least 0 and below 1" if "dropout" in name else "0 or more"
