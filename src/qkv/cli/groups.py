@@ -31,6 +31,7 @@ def with_groups(command: Command) -> Command:
 
     called.__signature__ = inspect.Signature(seen)  # type: ignore[attr-defined]  # what inspect looks for
     called.__annotations__ = {each.name: each.annotation for each in seen}
+    del called.__wrapped__  # whose defaults are others
     return called
 
 
