@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
+from fetched_texts import documents
 
 import qkv
-from corpora import documents
 from qkv.api.language import train_language_model
 from qkv.api.runs import validation
 from qkv.api.training import read_result

@@ -18,9 +18,9 @@ from typing import Annotated, Any, Literal
 
 import torch
 import typer
+from fetched_texts import documents, reviews
 
 import qkv
-from corpora import documents, reviews
 from qkv.api.encoders import pretrain_encoder
 from qkv.api.fine_tuning import FineTuning, fine_tune_classifier
 from qkv.api.training import read_result
