@@ -8,10 +8,12 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
+from qkv.cli.main import main
 from qkv.data.tokenizer import TextTokenizer
 from tests.cli.command import Outcome, qkv, train, write_words
 
@@ -407,3 +409,23 @@ def test_a_page_on_a_full_disk(model: Path, tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(Path, "write_bytes", full)
     refused(qkv("look", model, "cat", "--html", tmp_path / "look.html"), "no space left on device")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "error", [RuntimeError("can't allocate memory: you tried"), MemoryError(), RuntimeError("CUDA out of memory.")]
+)
+def test_too_little_memory_is_told(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    def verb(*arguments: Any, **keywords: Any) -> None:
+        raise error
+
+    monkeypatch.setattr("qkv.cli.main.app", verb)
+    refused(qkv("models"), "not enough memory")
+
+
+def test_an_error_of_ours_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    def verb(*arguments: Any, **keywords: Any) -> None:
+        raise RuntimeError("a mistake in the program")
+
+    monkeypatch.setattr("qkv.cli.main.app", verb)
+    with pytest.raises(RuntimeError, match="mistake"):
+        main(["models"])

@@ -105,3 +105,10 @@ def test_a_folder_from_before_the_checksum_loads(folder: Path) -> None:
 def test_a_folder_without_a_model_is_said(tmp_path: Path) -> None:
     with pytest.raises(QkvError, match=r"holds no model: it has no config\.json"):
         load_model(tmp_path)
+
+
+def test_an_old_folder_that_does_not_say_what_it_holds_is_sent_to_be_converted(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"hidden_size": 8}')
+    (tmp_path / "pytorch_model.bin").write_bytes(b"")
+    with pytest.raises(QkvError, match="qkv convert .* --model-type"):
+        load_model(tmp_path)

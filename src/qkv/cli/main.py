@@ -49,6 +49,7 @@ def every_verb(
 
 # What BadParameter is a kind of, as is every error of typing a command; typer gives it no name of its own.
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]
+NO_MEMORY = ("allocate memory", "out of memory")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -66,6 +67,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return complain(str(error))
     except OSError as error:  # what no room foresaw: standard output on a full disk
         return complain(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}.")
+    except (MemoryError, RuntimeError) as error:  # torch has no type of its own for memory that is not on a GPU
+        if not isinstance(error, MemoryError) and not any(words in str(error) for words in NO_MEMORY):
+            raise
+        return complain("There is not enough memory for this: take a smaller model, shorter texts or smaller batches.")
     return code or 0
 
 

@@ -66,6 +66,11 @@ def _load(folder: Path, fullest: bool) -> Model:
 
 
 def _load_own(folder: Path, config: Any) -> Model:
+    if isinstance(config, dict) and "format" not in config and any(folder.glob("*.bin")):
+        raise QkvError(
+            f"{folder} is an old published folder that does not say what model it holds: `qkv convert {folder} NEW "
+            "--model-type KIND` rewrites it, with a kind such as bert."
+        )
     needed, known = {"format", "family", "sizes"}, {"format", "family", "sizes", "head"}
     if not isinstance(config, dict) or config.get("format") != "qkv-1" or not needed <= config.keys() <= known:
         raise QkvError(
