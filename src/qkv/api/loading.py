@@ -46,7 +46,9 @@ USES: dict[str, type[TextReader]] = {
 }
 
 
-def load(folder: Path | str, device: str = "auto", head: HeadChoice | None = None) -> Any:
+def load(
+    folder: Path | str, device: str = "auto", head: HeadChoice | None = None, *, offline: bool | None = None
+) -> Any:
     """The model and tokenizer of a folder, our own or a published one, ready to run.
 
     What comes back is made for what the model does: `TextToText`, `TextWriter`, `Classifier`, `Tagger`, `Answerer`,
@@ -54,10 +56,11 @@ def load(folder: Path | str, device: str = "auto", head: HeadChoice | None = Non
     `ImageStateReader`, `Detector`, `KeypointFinder` or, with texts, `ImageTextReader`; for sounds `Listener`,
     `Transcriber`, `SoundClassifier`, `SoundEncoder` or `SoundStateReader`. With a `head` a model of one row gets that
     one in place of its own, new where the folder has nothing for it. `folder` may be a GGUF or llama2.c file, or a
-    model's name on the hub. `auto` takes CUDA where it is present.
+    model's name on the hub, of which `offline` takes only what was fetched before. `auto` takes CUDA where there is
+    one.
     """
     place = TrainSettings(steps=1, device=device).torch_device()
-    folder = local_folder(folder)
+    folder = local_folder(folder, offline=offline)
     if head is None and is_sentence_folder(folder):
         head = read_sentence_folder(folder).head
     model = load_model(folder, place, head)
