@@ -8,12 +8,15 @@ os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")  # some machines
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # an oracle that asks for the network fails at once instead of waiting
 
 import random
+import signal
 
 import numpy as np
 import pytest
 import torch
 
 torch.set_num_threads(1)
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a background job, where Ctrl-C would do nothing to test
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
