@@ -31,6 +31,7 @@ from qkv.files import read_json, write_json
 from qkv.generate.language import Options
 from qkv.generate.shape import TopP
 from qkv.generate.strategy import Sampling
+from qkv.generate.use import at_rest
 from qkv.train.objectives.language import LanguageLoss
 from qkv.train.optimizers import adamw
 from qkv.train.schedules import Cosine
@@ -77,7 +78,7 @@ def main(
     held = pack(Documents.from_texts(texts["test"], tokenizer), length, end=tokenizer.end, start=tokenizer.start)
     measure = validation(writer, LanguageLoss(), held, None)
     assert measure is not None
-    with writer.at_rest():
+    with at_rest(writer.model):
         scores = measure(writer.model)
     whole = "\n".join(texts["test"]).encode()
     packers = {"bzip2": bz2.compress(whole, 9), "xz": lzma.compress(whole, preset=9)}

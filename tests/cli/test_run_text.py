@@ -120,7 +120,6 @@ def test_the_window_limits_what_nobody_limited(writer: Path) -> None:
 
 
 def test_output_in_a_form(writer: Path, tmp_path: Path) -> None:
-    pytest.importorskip("llguidance")
     assert said(qkv("run", writer, "And", "--regex", "(light|night)")).strip() in ("light", "night")
     day = '"properties": {"day": {"enum": [1, 2]}}, "required": ["day"], "additionalProperties": false'
     schema = f'{{"type": "object", {day}}}'
@@ -133,7 +132,6 @@ def test_output_in_a_form(writer: Path, tmp_path: Path) -> None:
 
 
 def test_a_form_that_cannot_be(writer: Path, tmp_path: Path) -> None:
-    pytest.importorskip("llguidance")
     refused(qkv("run", writer, "And", "--json-schema", "{no json"), "no JSON")
     refused(qkv("run", writer, "And", "--json-schema", tmp_path / "absent.json"), "no file", "absent.json")
     refused(qkv("run", writer, "And", "--json-schema", '{"type": "nothing"}'), "JSON schema")

@@ -18,6 +18,7 @@ from qkv.generate.language import Options, TextWriter
 from qkv.generate.score import ScoredIds, score_rows
 from qkv.generate.shape import MinP, RepetitionPenalty, Shaper, Temperature, TopK, TopP
 from qkv.generate.strategy import Greedy, Sampling, Strategy
+from qkv.generate.use import at_rest
 
 MOST = 256  # new tokens where a task does not say
 LIMITS = ("max_gen_toks", "max_new_tokens", "max_tokens")  # one limit by the names that tasks give it
@@ -66,7 +67,7 @@ def harness_model(writer: TextWriter, *, seed: int = 0) -> Any:
             self, requests: Sequence[tuple[Any, list[int], list[int]]], **_: Any
         ) -> list[tuple[float, bool]]:
             rows = [_within_window(writer, before or [self.prefix_token_id], wanted) for _, before, wanted in requests]
-            with writer.at_rest():
+            with at_rest(writer.model):
                 scores = score_rows(writer.model, rows)
             return [(score.log_probability, score.greedy) for score in scores]
 

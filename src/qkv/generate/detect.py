@@ -14,6 +14,7 @@ from qkv.data.images import Source
 from qkv.data.preprocessing import Preprocessing
 from qkv.data.preprocessing_files import write_preprocessing
 from qkv.errors import QkvError
+from qkv.generate.use import at_rest
 from qkv.models.detection_model import DetectionModel
 from qkv.parts.boxes import corners
 from qkv.parts.detection_heads import Detections
@@ -36,7 +37,6 @@ class Detector:
         save_model(self.model, Path(folder))
         write_preprocessing(self.preprocessing, folder)
 
-    @torch.inference_mode()
     def run(self, images: Sequence[Source], *, threshold: float = 0.5, batch: int = 4) -> list[list[Box]]:
         """The objects of each picture, the likeliest first, in pixels of the upright picture.
 
@@ -46,9 +46,7 @@ class Detector:
             raise QkvError(f"A threshold is a probability from 0 to 1, not {threshold:g}.")
         found: list[list[Box]] = []
         device = next(self.model.parameters()).device
-        was_training = self.model.training
-        self.model.eval()
-        try:
+        with at_rest(self.model):
             for first in range(0, len(images), batch):
                 pictures = [plain_picture(source) for source in images[first : first + batch]]
                 # Beside a larger picture a smaller one is padded, which changes what is said of it a little.
@@ -57,8 +55,6 @@ class Detector:
                 sizes = [(picture.width, picture.height) for picture in pictures]
                 for boxes in found_boxes(detections, sizes, self.model.head_choice.labels, threshold):
                     found.append(sorted(boxes, key=lambda box: -box.probability))
-        finally:
-            self.model.train(was_training)
         return found
 
 

@@ -5,8 +5,7 @@ Shapes: b pictures of a batch, s tokens, d width of the stream.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -19,13 +18,14 @@ from qkv.data.preprocessing import Preprocessing
 from qkv.data.preprocessing_files import write_preprocessing
 from qkv.errors import QkvError
 from qkv.generate.readers import Labelled
+from qkv.generate.use import ModelUse, at_rest
 from qkv.models.image_model import ImageModel
 from qkv.weights.save import save_model
 
 BATCH_IMAGES = 32
 
 
-class ImageReader:
+class ImageReader(ModelUse):
     """What all uses of an image model share; each use is a subclass for one kind of head."""
 
     kinds: ClassVar[tuple[str, ...]]  # the heads it is for
@@ -47,29 +47,13 @@ class ImageReader:
         pictures = check_pictures(pictures)
         device = next(self.model.parameters()).device
         found: list[Any] = []
-        with self.at_rest():
+        with at_rest(self.model):
             for first in range(0, len(pictures), batch_images):
                 some = pictures[first : first + batch_images]
                 inputs = self.preprocessing.batch(some).to(device)
                 output = self.model(inputs.pixels)
                 found += [_row(output, number) for number in range(len(some))]
         return found
-
-    @contextmanager
-    def at_rest(self) -> Iterator[None]:
-        """Without dropout and gradients; the model is given back as it was."""
-        training = self.model.training
-        self.model.eval()
-        try:
-            with torch.inference_mode():
-                yield
-        finally:
-            self.model.train(training)
-
-    def __repr__(self) -> str:
-        parameters = sum(parameter.numel() for parameter in self.model.parameters())
-        head = self.model.head_choice.kind
-        return f"{type(self).__name__}({self.model.family}, {head} head, {parameters:,} parameters)"
 
 
 class ImageClassifier(ImageReader):

@@ -19,6 +19,7 @@ from qkv.data.keypoint_rows import Corners, frame_of
 from qkv.data.preprocessing import Preprocessing
 from qkv.data.preprocessing_files import write_preprocessing
 from qkv.errors import QkvError
+from qkv.generate.use import at_rest
 from qkv.models.image_model import ImageModel
 from qkv.weights.save import save_model
 
@@ -47,7 +48,6 @@ class KeypointFinder:
         save_model(self.model, Path(folder))
         write_preprocessing(self.preprocessing, folder)
 
-    @torch.inference_mode()
     def run(
         self, images: Sequence[Source], boxes: Sequence[Sequence[Corners]] | None = None, *, batch: int = 16
     ) -> list[list[list[Keypoint]]]:
@@ -59,9 +59,7 @@ class KeypointFinder:
             raise QkvError(f"There are {len(images)} pictures, but boxes for {len(boxes)}.")
         device = next(self.model.parameters()).device
         found: list[list[list[Keypoint]]] = []
-        was_training = self.model.training
-        self.model.eval()
-        try:
+        with at_rest(self.model):
             for number, source in enumerate(images):
                 picture = np.asarray(plain_picture(source))
                 things: Sequence[Corners | None] = [None] if boxes is None else boxes[number]
@@ -74,8 +72,6 @@ class KeypointFinder:
                     places, peaks = read_maps(maps)
                     points += [self._points(*each) for each in zip(some, places, peaks, strict=True)]
                 found.append(points)
-        finally:
-            self.model.train(was_training)
         return found
 
     def _points(self, frame: Frame, places: Floats, peaks: Floats) -> list[Keypoint]:

@@ -5,14 +5,12 @@ Shapes: b rows of a batch, s slots.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from qkv.data.batches import ordered_batches
@@ -20,6 +18,7 @@ from qkv.data.encoding import Encoding, Limit
 from qkv.data.text_rows import TextRows
 from qkv.data.tokenizer import TextTokenizer
 from qkv.errors import QkvError
+from qkv.generate.use import ModelUse, at_rest
 from qkv.models.text_model import TextModel
 from qkv.weights.save import save_model
 
@@ -27,7 +26,7 @@ TOKENIZER_FILE = "tokenizer.json"
 BATCH_TOKENS = 8192
 
 
-class TextReader:
+class TextReader(ModelUse):
     """What all uses of a text model share; each use is a subclass for one kind of head."""
 
     kinds: ClassVar[tuple[str, ...]]  # the heads it is for
@@ -69,29 +68,13 @@ class TextReader:
         found: list[Any] = [None] * len(encodings)
         device = next(self.model.parameters()).device
         most = max(batch_tokens, max(map(len, encodings)))
-        with self.at_rest():
+        with at_rest(self.model):
             for places, batch in ordered_batches(rows, most):
                 moved = batch.to(device)
                 output = self.model(moved.ids, lengths=moved.lengths, segments=moved.segments)
                 for number, place in enumerate(places.tolist()):
                     found[place] = _row(output, number, len(encodings[place]), batch.ids.shape[1])
         return found
-
-    @contextmanager
-    def at_rest(self) -> Iterator[None]:
-        """Without dropout and gradients; the model is given back as it was."""
-        training = self.model.training
-        self.model.eval()
-        try:
-            with torch.inference_mode():
-                yield
-        finally:
-            self.model.train(training)
-
-    def __repr__(self) -> str:
-        parameters = sum(parameter.numel() for parameter in self.model.parameters())
-        head = self.model.head_choice.kind
-        return f"{type(self).__name__}({self.model.family}, {head} head, {parameters:,} parameters)"
 
 
 def check_texts(texts: Sequence[str]) -> list[str]:

@@ -8,8 +8,7 @@ Shapes: b windows of a batch, n frames, d width of the stream.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 from typing import ClassVar
@@ -25,6 +24,7 @@ from qkv.data.spectra import FBANK_FRAME
 from qkv.errors import QkvError
 from qkv.generate.listen import Listener, Spoken, sound_stretches
 from qkv.generate.readers import Labelled
+from qkv.generate.use import ModelUse, at_rest
 from qkv.models.image_model import ImageModel
 from qkv.models.sound_model import SoundModel
 from qkv.weights.save import save_model
@@ -34,7 +34,7 @@ WINDOW = 30.0  # seconds that a model of samples hears at once
 BATCH_WINDOWS = 8
 
 
-class SoundReader:
+class SoundReader(ModelUse):
     """What all uses of a model of sound share; each use is a subclass for one kind of head."""
 
     kinds: ClassVar[tuple[str, ...]]  # the heads it is for
@@ -66,7 +66,7 @@ class SoundReader:
             for number, sound in enumerate(sounds)
             for window in sound_stretches(sound, self.features.rate, self.size)
         )
-        with self.at_rest():
+        with at_rest(self.model):
             while some := list(islice(queue, rows)):
                 output = self._hear([samples for _, samples in some])
                 for (number, samples), answer in zip(some, output, strict=True):
@@ -91,22 +91,6 @@ class SoundReader:
         output = self.model(prepared.values.to(device))
         output = output if isinstance(output, Tensor) else output[0]
         return list(output.float().cpu())
-
-    @contextmanager
-    def at_rest(self) -> Iterator[None]:
-        """Without dropout and gradients; the model is given back as it was."""
-        training = self.model.training
-        self.model.eval()
-        try:
-            with torch.inference_mode():
-                yield
-        finally:
-            self.model.train(training)
-
-    def __repr__(self) -> str:
-        parameters = sum(parameter.numel() for parameter in self.model.parameters())
-        head = self.model.head_choice.kind
-        return f"{type(self).__name__}({self.model.family}, {head} head, {parameters:,} parameters)"
 
 
 class SoundClassifier(SoundReader):

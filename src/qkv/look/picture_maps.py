@@ -16,6 +16,7 @@ from PIL import Image
 from qkv.data.images import Source, shown_source
 from qkv.errors import QkvError
 from qkv.generate.image_readers import ImageClassifier, ImageReader
+from qkv.generate.use import at_rest
 from qkv.models.image_model import ImageModel
 from qkv.parts.context import Ledger
 
@@ -65,7 +66,7 @@ def record_picture(use: ImageReader, source: Source) -> PictureRecord:
     pixels = use.preprocessing.pixels(source)  # [3 h w]
     images = use.preprocessing.normalise(pixels)[None].to(next(model.parameters()).device)
     ledger = Ledger(model, keep={"weights"})
-    with use.at_rest():
+    with at_rest(use.model):
         answer = model(images, ledger=ledger)
     written = [each for name, each in ledger.entries.items() if name.endswith("/weights")]
     if not written:

@@ -5,8 +5,7 @@ h heads, q queries (rows), k keys (columns).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -16,6 +15,7 @@ from torch import Tensor
 from qkv.data.tokenizer import TextTokenizer
 from qkv.errors import QkvError
 from qkv.generate.decode import Hypothesis, greedy
+from qkv.generate.use import at_rest
 from qkv.look.maps import AttentionMap, AttentionRecord, Kind
 from qkv.models.sequence_to_sequence import SequenceToSequence
 from qkv.models.text_model import TextModel
@@ -32,7 +32,7 @@ def record_text(
     """What `model` looks at when it reads `text` and writes `hypothesis`; without one, what it writes greedily."""
     source = [*source_tokenizer.encode([text])[0], source_tokenizer.end]
     if hypothesis is None:
-        with _at_rest(model):
+        with at_rest(model):
             ids = torch.tensor([source], device=next(model.parameters()).device)
             (hypothesis,) = greedy(model, ids, start=target_tokenizer.start, end=target_tokenizer.end)
     target = [*hypothesis.ids, target_tokenizer.end] if hypothesis.ended else hypothesis.ids
@@ -64,7 +64,7 @@ def record_attention(
     padded = read + [source_tokenizer.pad] * (len(read) == len(fed))
     encoder_ledger, decoder_ledger = Ledger(model, keep={"weights"}), Ledger(model, keep={"weights"})
     device = next(model.parameters()).device
-    with _at_rest(model), torch.inference_mode():
+    with at_rest(model):
         lengths = torch.tensor([len(read)], device=device)
         memory = model.encode(torch.tensor([padded], device=device), lengths, ledger=encoder_ledger)
         model.decode(torch.tensor([fed], device=device), memory, ledger=decoder_ledger)
@@ -104,24 +104,13 @@ def record_reading(model: TextModel, text: str, tokenizer: TextTokenizer, second
     segments = None
     if model.embed.segments is not None:
         segments = torch.tensor([encoding.segments], device=device)
-    with _at_rest(model), torch.inference_mode():
+    with at_rest(model):
         model(torch.tensor([encoding.ids], device=device), segments=segments, ledger=ledger)
     labels = tuple(tokenizer.tokens(encoding.ids))
     maps = [AttentionMap(name, Kind.TEXT, weights, labels, labels) for name, weights in _uses(ledger, len(labels))]
     if not maps:
         raise QkvError("This model wrote no attention weights, so there is nothing to look at.")
     return AttentionRecord(text if second is None else f"{text} | {second}", "", tuple(maps))
-
-
-@contextmanager
-def _at_rest(model: SequenceToSequence | TextModel) -> Iterator[None]:
-    """The model without dropout, and afterwards as it was."""
-    was_training = model.training
-    model.eval()
-    try:
-        yield
-    finally:
-        model.train(was_training)
 
 
 def _uses(ledger: Ledger, queries: int) -> list[tuple[str, np.ndarray]]:
