@@ -9,24 +9,9 @@ from qkv.models.gpt1 import GPT1Sizes
 from qkv.models.head_choice import HeadChoice
 from qkv.weights.config_map import ConfigMap, Size
 from qkv.weights.maps.decoder_heads import decoder_head_rules
+from qkv.weights.maps.gpt_layers import GPT_LAYERS
 from qkv.weights.published import PublishedFamily
-from qkv.weights.rules import Copy, Drop, Map, Rename, Split, SplitColumns, Transpose, rename_modules
-
-BLOCK = "stack.blocks.{}"
-QKV = tuple(f"{BLOCK}.attention.mixer.project.{part}" for part in ("query", "key", "value"))
-
-# fmt: off
-NORMS = [
-    ("transformer.h.{}.ln_1",         f"{BLOCK}.attention.norm"),
-    ("transformer.h.{}.ln_2",         f"{BLOCK}.feed_forward.norm"),
-]
-# Matrices that theirs keeps as [inputs outputs].
-TRANSPOSED = [
-    ("transformer.h.{}.attn.c_proj",  f"{BLOCK}.attention.mixer.out"),
-    ("transformer.h.{}.mlp.c_fc",     f"{BLOCK}.feed_forward.mixer.inner"),
-    ("transformer.h.{}.mlp.c_proj",   f"{BLOCK}.feed_forward.mixer.outer"),
-]
-# fmt: on
+from qkv.weights.rules import Copy, Drop, Map, Rename
 
 
 def rules(sizes: GPT1Sizes, head: HeadChoice | None) -> Map:
@@ -37,12 +22,7 @@ def rules(sizes: GPT1Sizes, head: HeadChoice | None) -> Map:
     return [
         Rename("transformer.tokens_embed.weight", "embed.tokens.weight"),
         Rename("transformer.positions_embed.weight", "embed.position.weight"),
-        *rename_modules(NORMS),
-        *(Transpose(f"{theirs}.weight", f"{ours}.weight") for theirs, ours in TRANSPOSED),
-        *(Rename(f"{theirs}.bias", f"{ours}.bias") for theirs, ours in TRANSPOSED),
-        SplitColumns("transformer.h.{}.attn.c_attn.weight", tuple(f"{name}.weight" for name in QKV)),
-        Split("transformer.h.{}.attn.c_attn.bias", tuple(f"{name}.bias" for name in QKV)),
-        Drop("transformer.h.{}.attn.bias", "the look-ahead mask, computed"),
+        *GPT_LAYERS,
         Drop("transformer.position_ids", "0, 1, 2, …"),
         *decoder_head_rules(head, own),
     ]
