@@ -10,51 +10,17 @@ beside it. Without a run folder a page is written anew from what was copied befo
 
 from __future__ import annotations
 
-import json
-import shutil
-import sys
-from pathlib import Path
 from typing import Any
 
-from qkv.errors import QkvError
-from qkv.files import read_json, write_whole
+from pages import RESULTS, Page, curve_by_minutes, made_by, recipe_of, write_pages
+
 from qkv.look.axes import Axis
-from qkv.look.curves import Curve, curve_png
-
-RESULTS = Path(__file__).parents[1] / "docs" / "results"
-RUNS = {
-    "gpt": ("",),
-    "bert": ("pretrained", "pre-trained", "from-scratch", "student"),
-    "verses": ("paraphrase", "embeddings"),
-}
-
-
-def keep(page: str, run: Path) -> None:
-    folder = RESULTS / page
-    for name in RUNS[page]:
-        if (run / name / "metrics.jsonl").exists():
-            (folder / name).mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(run / name / "metrics.jsonl", folder / name / "metrics.jsonl")
-    shutil.copyfile(run / "result.json", folder / "result.json")
-
-
-def curve(page: str, run: str, figure: str, name: str) -> Curve:
-    lines = (RESULTS / page / run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    records = [record for record in map(json.loads, lines) if record["kind"] == "evaluation"]
-    return Curve(name, [each["seconds"] / 60 for each in records], [each["figures"][figure] for each in records])
-
-
-def recipe_of(result: dict[str, Any]) -> str:
-    return "\n".join(f"- {name}: {value}" for name, value in result["recipe"].items())
-
-
-def made_by(versions: dict[str, str], device: str) -> str:
-    return f"One {device}; " + ", ".join(f"{name} {number}" for name, number in versions.items()) + "."
+from qkv.look.curves import curve_png
 
 
 def gpt_page(result: dict[str, Any]) -> str:
     curve_png(
-        [curve("gpt", "", "bits_per_byte", "GPT")],
+        [curve_by_minutes("gpt", "", "bits_per_byte", "GPT")],
         RESULTS / "gpt" / "bits.png",
         Axis("training minutes"),
         Axis("bits per byte, held-out documents"),
@@ -96,14 +62,14 @@ python recipes/text_report.py gpt runs/gpt
 
 def bert_page(result: dict[str, Any]) -> str:
     curve_png(
-        [curve("bert", "pretrained", "perplexity", "hidden tokens")],
+        [curve_by_minutes("bert", "pretrained", "perplexity", "hidden tokens")],
         RESULTS / "bert" / "perplexity.png",
         Axis("training minutes"),
         Axis("perplexity of hidden tokens"),
     )
     tuned = result["fine-tuned"]
     curve_png(
-        [curve("bert", run["folder"], "accuracy", name) for name, run in tuned.items() if name != "student"],
+        [curve_by_minutes("bert", run["folder"], "accuracy", name) for name, run in tuned.items() if name != "student"],
         RESULTS / "bert" / "accuracy.png",
         Axis("fine-tuning minutes"),
         Axis("accuracy on held-out reviews"),
@@ -154,8 +120,8 @@ python recipes/text_report.py bert runs/bert
 def verses_page(result: dict[str, Any]) -> str:
     curve_png(
         [
-            curve("verses", "paraphrase", "accuracy", "paraphrases"),
-            curve("verses", "embeddings", "accuracy", "vectors"),
+            curve_by_minutes("verses", "paraphrase", "accuracy", "paraphrases"),
+            curve_by_minutes("verses", "embeddings", "accuracy", "vectors"),
         ],
         RESULTS / "verses" / "accuracy.png",
         Axis("fine-tuning minutes"),
@@ -199,22 +165,11 @@ python recipes/text_report.py verses runs/verses
 """
 
 
-PAGES = {"gpt": gpt_page, "bert": bert_page, "verses": verses_page}
-
-
-def main(page: str, run: Path | None) -> None:
-    if page not in PAGES:
-        raise QkvError(f"There is no page {page}: the pages are {', '.join(PAGES)}.")
-    if run is not None:
-        keep(page, run)
-    text = PAGES[page](read_json(RESULTS / page / "result.json"))
-    print(f"Written: {write_whole(RESULTS / f'{page}.md', text.encode())}")
-
-
 if __name__ == "__main__":
-    if not 2 <= len(sys.argv) <= 3:
-        sys.exit("qkv: Name a page, and the folder of its run: python recipes/text_report.py gpt runs/gpt")
-    try:
-        main(sys.argv[1], Path(sys.argv[2]) if len(sys.argv) > 2 else None)
-    except QkvError as error:
-        sys.exit(f"qkv: {error}")
+    write_pages(
+        {
+            "gpt": Page(gpt_page),
+            "bert": Page(bert_page, ("pretrained", "pre-trained", "from-scratch", "student")),
+            "verses": Page(verses_page, ("paraphrase", "embeddings")),
+        }
+    )
