@@ -1,4 +1,4 @@
-"""What the results pages have in common: what is kept of a run, its curves, its recipe, and the command that writes them."""
+"""What the results pages have in common: what is kept of a run, curves, recipe, command line."""
 
 from __future__ import annotations
 
