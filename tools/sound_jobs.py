@@ -21,7 +21,7 @@ NAMED = re.compile(r"(?P<key>[A-G])(?P<sharp>s?)(?P<octave>\d)(?P<take> v\d)?")
 
 
 def notes(packages: Sequence[Path]) -> Iterator[File]:
-    """A package is an instrument and each of its files a note: `As3.wav`, and where there is a second take `As3 v2.wav`."""
+    """A package is an instrument and a file of it a note: `As3.wav`, or `As3 v2.wav` for a second take of it."""
     rows = []
     for label, package in zip(VERSIONS, packages, strict=True):
         for file in sorted((package / "package").glob("*.wav")):
