@@ -40,14 +40,17 @@ class ImageBatch(TensorBatch):
     augment: Augmentation | None = None
     mixing: Mixing | None = None
 
+    def changed(self, draw: np.random.Generator) -> Tensor:
+        """The pictures in 8 bits, changed where they are to be. [b c h w]"""
+        return self.pixels if self.augment is None else self.augment(self.pixels, draw)
+
     def prepared(self, normalise: Normalise) -> PreparedImages:
         """The pictures as a model reads them, changed and mixed where they are to be, on the device they are on.
 
         Asked again, a batch gives the same: a teacher sees what its student sees.
         """
         draw = np.random.default_rng(self.seed)
-        pixels = self.pixels if self.augment is None else self.augment(self.pixels, draw)
-        images = normalise(pixels)
+        images = normalise(self.changed(draw))
         if self.mixing is None:
             return PreparedImages(images, self.labels, self.labels, torch.ones_like(images[:, 0, 0, 0]))
         mixed = self.mixing(images, draw, self.labelled)
@@ -114,7 +117,7 @@ class ImageRows:
         some = np.empty((len(planned.rows), *self.pixels.shape[1:]), np.uint8)
         some[order] = self.pixels[planned.rows[order]]
         some = some[..., None] if some.ndim == 3 else some
-        pixels = torch.from_numpy(some).permute(0, 3, 1, 2).contiguous()  # [b c h w]
+        pixels = torch.from_numpy(some).permute(0, 3, 1, 2)  # [b c h w], in memory still pixel by pixel
         if planned.filler:
             pixels = torch.cat([pixels, pixels.new_zeros(planned.filler, *pixels.shape[1:])])
         drawn = np.random.SeedSequence([self.seed, self.epoch, *(int(row) for row in planned.rows[:4])])

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Protocol
 
 import numpy as np
@@ -138,11 +139,17 @@ class Normalise:
 
     def __call__(self, pixels: Tensor) -> Tensor:
         """[… c h w] uint8 → float32, on whatever device the pixels are."""
-        # The 256 products are rounded once from double precision, as the reference has them.
-        table = (torch.arange(256, dtype=torch.float64) * self.scale).float().to(pixels.device)
-        values = table[pixels.int()]
-        mean, std = (torch.tensor(each, device=pixels.device)[:, None, None] for each in (self.mean, self.std))
+        # The products are rounded once from double precision, as the reference has them.
+        values = (pixels.double() * self.scale).float()
+        mean, std = (_by_channel(each, pixels.device) for each in (self.mean, self.std))
         return (values - mean) / std
+
+
+@lru_cache(maxsize=64)
+def _by_channel(values: tuple[float, ...], device: torch.device) -> Tensor:
+    """[c 1 1] on a device, where it stays: to send it anew with every batch would make the device wait for it."""
+    with torch.inference_mode(False):
+        return torch.tensor(values, device=device)[:, None, None]
 
 
 @dataclass(frozen=True)

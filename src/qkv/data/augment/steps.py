@@ -35,7 +35,9 @@ def beside(values: ArrayLike, pixels: Tensor) -> Tensor:
     """Numbers drawn for pictures, where the pictures are; fractions as float32."""
     array = np.asarray(values)
     array = array.astype(np.float32) if array.dtype.kind == "f" else array
-    return torch.from_numpy(array).to(pixels.device)
+    numbers = torch.from_numpy(array)
+    # From pinned memory, so that nobody waits until the device has done all it was asked before.
+    return numbers.pin_memory().to(pixels.device, non_blocking=True) if pixels.is_cuda else numbers.to(pixels.device)
 
 
 def in_bytes(values: Tensor) -> Tensor:
