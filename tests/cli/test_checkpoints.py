@@ -41,15 +41,22 @@ def empty(folder: Path) -> None:
 
 
 DAMAGES = {
-    "a missing tensor": (lambda f: edit_tensors(f, without=NORM), ["lack tensors for", "stack.norm.weight"]),
+    "a missing tensor": (lambda f: edit_tensors(f, without=NORM), ["lack tensors: transformer.ln_f.weight."]),
     "an extra tensor": (lambda f: edit_tensors(f, surplus=torch.zeros(3)), ["has no place for", "surplus"]),
-    "a wrong shape": (lambda f: edit_tensors(f, transformer__ln_f__weight=torch.zeros(99)), ["shape [99]"]),
+    "a wrong shape": (
+        lambda f: edit_tensors(f, transformer__ln_f__weight=torch.zeros(99)),
+        ["gives transformer.ln_f.weight the shape [99]", "it has [12]"],
+    ),
+    "a matrix on its side": (
+        lambda f: edit_tensors(f, transformer__h__0__attn__c_attn__weight=torch.zeros(36, 12)),
+        ["gives transformer.h.0.attn.c_attn.weight the shape [36, 12]", "it has [12, 36]"],
+    ),
     "whole numbers": (
         lambda f: edit_tensors(f, transformer__ln_f__weight=torch.zeros(12, dtype=torch.int32)),
-        ["stack.norm.weight", "int32"],
+        ["holds transformer.ln_f.weight as torch.int32"],
     ),
-    "too many layers": (lambda f: edit_config(f, n_layer=3), ["lack tensors", "blocks.2"]),
-    "too few layers": (lambda f: edit_config(f, n_layer=1), ["more layers than the model"]),
+    "too many layers": (lambda f: edit_config(f, n_layer=3), ["lack tensors: transformer.h.2.attn"]),
+    "too few layers": (lambda f: edit_config(f, n_layer=1), ["more layers than the model: transformer.h.1.attn"]),
     "absurdly many layers": (lambda f: edit_config(f, n_layer=10**9), ["at most 100,000,000"]),
     "more layers than tensors": (lambda f: edit_config(f, n_layer=10**6), ["do not belong together"]),
     "heads that do not divide": (lambda f: edit_config(f, n_head=5), ["5"]),

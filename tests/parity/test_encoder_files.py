@@ -128,6 +128,10 @@ def test_the_number_of_classes_replaces_two_nameless_ones(tmp_path):
     close(found(IDS), model(IDS).logits)
 
 
+def old(name: str) -> str:
+    return name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")
+
+
 @pytest.mark.parametrize(
     ("architecture", "change", "said"),
     [
@@ -141,17 +145,34 @@ def test_the_number_of_classes_replaces_two_nameless_ones(tmp_path):
         (
             "BertForMaskedLM",
             lambda t: {name: tensor for name, tensor in t.items() if name != "cls.predictions.bias"},
-            r"lack tensors for: head\.logits\.bias",
+            r"lack tensors: cls\.predictions\.bias\.",
         ),
         (
             "BertForPreTraining",
             lambda t: {name: tensor for name, tensor in t.items() if "pooler" not in name},
-            r"lack tensors for: head\.pool\.dense\.bias",
+            r"lack tensors: bert\.pooler\.dense\.bias, bert\.pooler\.dense\.weight\.",
         ),
         (
             "BertForMaskedLM",
             lambda t: t | {"bert.embeddings.word_embeddings.weight": torch.zeros(40, 24)},
-            r"by its config\.json it has \[41, 24\]",
+            r"word_embeddings\.weight the shape \[40, 24\]; by its config\.json it has \[41, 24\]",
+        ),
+        (
+            "BertModel",
+            lambda t: {name: tensor for name, tensor in t.items() if name != "embeddings.LayerNorm.bias"},
+            r"lack tensors: embeddings\.LayerNorm\.bias\.",
+        ),
+        (
+            "BertForMaskedLM",
+            lambda t: {old(name): tensor for name, tensor in t.items() if name != "bert.embeddings.LayerNorm.bias"},
+            r"lack tensors: bert\.embeddings\.LayerNorm\.beta\.",
+        ),
+        (
+            "BertForMaskedLM",
+            lambda t: {
+                old(name): tensor.repeat(2) if "dings.LayerNorm" in name else tensor for name, tensor in t.items()
+            },
+            r"gives bert\.embeddings\.LayerNorm\.gamma the shape \[48\]",
         ),
     ],
 )

@@ -1,8 +1,21 @@
+from pathlib import Path
+
 import pytest
 import torch
 
 from qkv.errors import QkvError
-from qkv.weights.rules import Computed, Copy, Drop, Flatten, Rename, Split, rename_modules, to_ours, to_theirs
+from qkv.weights.rules import (
+    Computed,
+    Copy,
+    Drop,
+    Flatten,
+    Rename,
+    Split,
+    check_kinds,
+    rename_modules,
+    to_ours,
+    to_theirs,
+)
 
 RULES = [
     Rename("embed.w", "tokens.weight"),
@@ -59,10 +72,10 @@ def test_a_copy_that_is_none_is_an_error():
     ("change", "said"),
     [
         (lambda t: t.update(extra=torch.zeros(1)), "no place for: extra"),
-        (lambda t: t.pop("embed.w"), r"lack tensors for: tokens.weight"),
-        (lambda t: t.pop("layer.3.norm.bias"), r"lack tensors for: blocks.3.norm.bias"),
-        (lambda t: t.pop("layer.11.qkv"), r"blocks.11.key, blocks.11.query, blocks.11.value"),
-        (lambda t: t.update({"layer.12.norm.weight": torch.zeros(4)}), r"more layers.*blocks.12.norm.weight"),
+        (lambda t: t.pop("embed.w"), r"lack tensors: embed.w\.$"),
+        (lambda t: t.pop("layer.3.norm.bias"), r"lack tensors: layer.3.norm.bias\.$"),
+        (lambda t: t.pop("layer.11.qkv"), r"lack tensors: layer.11.qkv\.$"),
+        (lambda t: t.update({"layer.12.norm.weight": torch.zeros(4)}), r"more layers.*: layer.12.norm.weight\.$"),
         (lambda t: t.update({"layer.x.norm.weight": torch.zeros(4)}), r"no place for: layer.x.norm.weight"),
         (lambda t: t.update({"layer.0.qkv": torch.zeros(10, 4)}), "not 3 equal parts"),
     ],
@@ -74,17 +87,33 @@ def test_what_does_not_fit_is_named(change, said):
         to_ours(RULES, theirs, our_names())
 
 
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"layer.2.qkv": torch.zeros(10, 4)}, r"gives FILE.layer.2.qkv the shape \[10, 4\]; .* it has \[12, 4\]"),
+        ({"offset": torch.zeros(5)}, r"gives FILE.offset the shape \[5\]; .* it has \[1, 5\]"),
+        ({"embed.w": torch.zeros(5, 4, dtype=torch.int8)}, r"FILE.embed.w as torch.int8, not as torch.float32"),
+    ],
+)
+def test_shapes_and_kinds_are_told_as_the_file_has_them(change, said):
+    theirs = their_tensors()
+    wanted = to_ours(RULES, theirs, our_names())
+    check_kinds(RULES, theirs, wanted, Path("folder"))
+    with pytest.raises(QkvError, match=said):
+        check_kinds(RULES, theirs | change, wanted, Path("folder"), lambda name: f"FILE.{name}")
+
+
 def test_exporting_what_they_have_no_place_for_is_an_error():
     ours = to_ours(RULES, their_tensors(), our_names())
     with pytest.raises(QkvError, match="no place for: gate"):
         to_theirs(RULES, ours | {"gate": torch.zeros(1)})
     del ours["blocks.2.key"]
-    with pytest.raises(QkvError, match=r"lack tensors for: blocks.2.key"):
+    with pytest.raises(QkvError, match=r"lack tensors: blocks.2.key"):
         to_theirs(RULES, ours)
 
 
 def test_many_names_are_counted():
-    with pytest.raises(QkvError, match="and 21 more"):
+    with pytest.raises(QkvError, match="and 11 more"):
         to_ours(RULES, {}, our_names(5))
 
 

@@ -21,7 +21,7 @@ from qkv.models.head_choice import WITH_LABELS, HeadChoice
 from qkv.models.text_model import TextModel
 from qkv.weights.config_map import ConfigMap
 from qkv.weights.extent import check_extent
-from qkv.weights.rules import Map, to_ours, to_theirs
+from qkv.weights.rules import Map, Spelling, as_it_is, check_kinds, to_ours, to_theirs
 from qkv.weights.save import CONFIG_FILE, tensors_of
 from qkv.weights.sentence_folder import write_sentence_folder
 from qkv.weights.shards import SHARD_BYTES, read_shards, write_shards
@@ -59,9 +59,27 @@ class PublishedFamily:
             if name in named:
                 raise QkvError(f"The weights hold {name} twice, by its old name and by its new one.")
             named[name] = tensor
-        if self.base and not any(name.startswith((self.base, *self.other_bases)) for name in named):
+        if self._alone(named):
             return {self.base + name: tensor for name, tensor in named.items()}
         return named
+
+    def spelling(self, theirs: Collection[str]) -> Spelling:
+        """How a file with these names spells a name that `rules` know, also one that it should have and has not."""
+        old = {new: old for old, new in self.older.items() if any(name.endswith(old) for name in theirs)}
+        alone = self._alone(theirs)
+
+        def spelled(name: str) -> str:
+            if alone:
+                name = name.removeprefix(self.base)
+            if name in theirs:
+                return name
+            return next((name.removesuffix(new) + old[new] for new in old if name.endswith(new)), name)
+
+        return spelled
+
+    def _alone(self, names: Collection[str]) -> bool:
+        """Whether these are the names of a model without its head."""
+        return bool(self.base) and not any(name.startswith((self.base, *self.other_bases)) for name in names)
 
     def head_of(
         self, config: Mapping[str, Any], folder: Path, tensors: Collection[str], fullest: bool = False
@@ -119,31 +137,30 @@ def load_published(
         )
     published = families[str(model_type)]
     sizes = published.sizes_of(config)
-    tensors = published.renamed(read_shards(folder))
+    held = read_shards(folder)
+    tensors = published.renamed(held)
     head = published.head_of(config, folder, tensors, fullest)
     check_extent(sizes, tensors, folder)
-    return fill(published, published.settle(sizes, tensors), head, tensors, folder)
-
-
-def fill(
-    published: PublishedFamily, sizes: Any, head: HeadChoice | None, theirs: Mapping[str, Tensor], origin: Path
-) -> Model:
-    """A model of these sizes with these weights."""
-    return fill_family(published.family, published.rules(sizes, head), sizes, head, theirs, origin)
+    sizes = published.settle(sizes, tensors)
+    rules = published.rules(sizes, head)
+    return fill_family(published.family, rules, sizes, head, tensors, folder, published.spelling(held))
 
 
 def fill_family(
-    family: str, rules: Map, sizes: Any, head: HeadChoice | None, theirs: Mapping[str, Tensor], origin: Path
+    family: str,
+    rules: Map,
+    sizes: Any,
+    head: HeadChoice | None,
+    theirs: Mapping[str, Tensor],
+    origin: Path,
+    spelled: Spelling = as_it_is,
 ) -> Model:
+    """A model of these sizes with these weights; what does not fit is told by the names of the file."""
     with torch.device("meta"):  # no time is spent on initial values that are replaced at once
         model: Model = build(family, sizes, head)
-    wanted = {name: tensor.shape for name, tensor in tensors_of(model).items()}
-    ours = to_ours(rules, theirs, wanted.keys())
-    for name, shape in wanted.items():
-        if ours[name].shape != shape:
-            raise QkvError(
-                f"{origin} gives {name} the shape {list(ours[name].shape)}; by its config.json it has {list(shape)}."
-            )
+    wanted = tensors_of(model)
+    check_kinds(rules, theirs, wanted, origin, spelled)
+    ours = to_ours(rules, theirs, wanted, spelled)
     model = build(family, sizes, head)
     copy_into(tensors_of(model), ours, origin)
     return model.eval()

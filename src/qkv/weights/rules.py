@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -134,6 +135,7 @@ class Computed:
 
 
 Map = Sequence[Rename | Split | Drop | Copy | Computed]
+Spelling = Callable[[str], str]  # from a name that rules know to how a file has it
 
 
 def rename_modules(names: Iterable[tuple[str, str]], kinds: Sequence[str] = ("weight", "bias")) -> Iterator[Rename]:
@@ -143,8 +145,17 @@ def rename_modules(names: Iterable[tuple[str, str]], kinds: Sequence[str] = ("we
             yield Rename(f"{theirs}.{kind}", f"{ours}.{kind}")
 
 
-def to_ours(rules: Map, theirs: Mapping[str, Tensor], wanted: Collection[str]) -> dict[str, Tensor]:
-    """Our tensors from theirs; `wanted` are the names that must be filled: those of `qkv.weights.save.tensors_of`."""
+def as_it_is(name: str) -> str:
+    return name
+
+
+def to_ours(
+    rules: Map, theirs: Mapping[str, Tensor], wanted: Collection[str], spelled: Spelling = as_it_is
+) -> dict[str, Tensor]:
+    """Our tensors from theirs; `wanted` are the names that must be filled: those of `qkv.weights.save.tensors_of`.
+
+    What is wrong is told by their names, `spelled` as their file has them.
+    """
     left = dict(theirs)
     filled: dict[str, Tensor] = {}
     for rule in rules:
@@ -156,11 +167,48 @@ def to_ours(rules: Map, theirs: Mapping[str, Tensor], wanted: Collection[str]) -
             for name in _matches(rule.theirs, left):
                 del left[name]
         else:
-            filled |= _apply(rule.their_names, rule.our_names, rule.to_ours, left)
-    _nothing_left("The weights hold tensors that this family has no place for", left)
-    _nothing_left("The weights lack tensors for", set(wanted) - set(filled))
-    _nothing_left("The weights hold more layers than the model", set(filled) - set(wanted))
+            filled |= _apply(rule.their_names, rule.our_names, rule.to_ours, left, spelled)
+
+    def sources(names: Collection[str]) -> set[str]:
+        return {spelled(source) for name in names for source in sources_of(rules, name)}
+
+    _nothing_left("The weights hold tensors that this family has no place for", set(map(spelled, left)))
+    _nothing_left("The weights lack tensors", sources(set(wanted) - set(filled)))
+    _nothing_left("The weights hold more layers than the model", sources(set(filled) - set(wanted)))
     return filled
+
+
+def sources_of(rules: Map, ours: str) -> tuple[str, ...]:
+    """Those of theirs that make one of ours: what a person finds in the file, or misses there."""
+    for rule in rules:
+        if isinstance(rule, Rename | Split):
+            for name in rule.our_names:
+                if found := _pattern(name).fullmatch(ours):
+                    return tuple(source.format(*found.groups()) for source in rule.their_names)
+    return (ours,)
+
+
+def check_kinds(
+    rules: Map, theirs: Mapping[str, Tensor], wanted: Mapping[str, Tensor], origin: Path, spelled: Spelling = as_it_is
+) -> None:
+    """Each of theirs must have the shape that makes ours as `wanted`, and hold fractions where ours do."""
+    for rule in rules:
+        if not isinstance(rule, Rename | Split):
+            continue
+        for index in _indices(rule.our_names, wanted):
+            names = [name.format(index) for name in rule.our_names]
+            if not all(name in wanted for name in names):
+                continue
+            made = rule.to_theirs([wanted[name] for name in names])
+            for source, expected in zip((name.format(index) for name in rule.their_names), made, strict=True):
+                given = theirs.get(source, expected)
+                if given.shape != expected.shape:
+                    raise QkvError(
+                        f"{origin} gives {spelled(source)} the shape {list(given.shape)}; by its config.json it has "
+                        f"{list(expected.shape)}."
+                    )
+                if given.is_floating_point() != expected.is_floating_point():
+                    raise QkvError(f"{origin} holds {spelled(source)} as {given.dtype}, not as {expected.dtype}.")
 
 
 def to_theirs(rules: Map, ours: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -171,7 +219,7 @@ def to_theirs(rules: Map, ours: Mapping[str, Tensor]) -> dict[str, Tensor]:
         if isinstance(rule, Computed):
             filled[rule.theirs] = rule.compute()
         elif not isinstance(rule, Drop | Copy):
-            filled |= _apply(rule.our_names, rule.their_names, rule.to_theirs, left)
+            filled |= _apply(rule.our_names, rule.their_names, rule.to_theirs, left, as_it_is)
     for rule in rules:
         if isinstance(rule, Drop) and rule.written_as is not None:
             filled[rule.theirs] = filled[rule.written_as].clone()
@@ -187,12 +235,13 @@ def _apply(
     targets: Sequence[str],
     convert: Callable[[list[Tensor]], list[Tensor]],
     left: dict[str, Tensor],
+    spelled: Spelling,
 ) -> dict[str, Tensor]:
     """One rule at every layer where one of its sources exists; takes them out of `left`."""
     filled: dict[str, Tensor] = {}
     for index in _indices(sources, left):
         names = [source.format(index) for source in sources]
-        _nothing_left("The weights lack tensors for", {name for name in names if name not in left})
+        _nothing_left("The weights lack tensors", {spelled(name) for name in names if name not in left})
         converted = convert([left.pop(name) for name in names])
         filled |= dict(zip((target.format(index) for target in targets), converted, strict=True))
     return filled

@@ -16,7 +16,7 @@ from qkv.weights.gguf import read_gguf
 from qkv.weights.llama2c import read_llama2c
 from qkv.weights.maps.gguf_llama import llama_of_gguf
 from qkv.weights.maps.llama import LLAMA
-from qkv.weights.published import fill
+from qkv.weights.published import fill_family
 
 # Files that people give by mistake, by how they begin.
 OTHERS = {
@@ -56,6 +56,7 @@ def load_llama2c(path: Path) -> TextModel:
 def _llama(path: Path, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> TextModel:
     sizes = LLAMA.sizes_of(config)
     check_extent(sizes, tensors, path)
-    model = fill(LLAMA, sizes, HeadChoice("language"), tensors, path)
+    head = HeadChoice("language")
+    model = fill_family(LLAMA.family, LLAMA.rules(sizes, head), sizes, head, tensors, path)
     assert isinstance(model, TextModel)
     return model

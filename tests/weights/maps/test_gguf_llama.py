@@ -134,7 +134,7 @@ def test_stretched_positions_are_understood(tmp_path: Path, scaling: dict[str, A
         ({"factors": torch.tensor([1.0, 1.0, 7.0, 9.0])}, "another way than Llama 3"),
         ({"factors": torch.ones(3)}, "another way than Llama 3"),
         ({"block_count": 10**9}, "announces 1000000000 layers"),
-        ({"block_count": 3}, "lack tensors for: model.layers.2"),
+        ({"block_count": 3}, "lack tensors: blk.2"),
         ({"block_count": 1}, "more layers than the model"),
         ({"block_count": 0}, "llama.block_count 0; it should be one whole number"),
         ({"attention.head_count": None}, "llama.attention.head_count None"),
