@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from qkv.api.looking_pictures import look_at_pictures
     from qkv.api.pairs import hold_out, read_pairs
     from qkv.api.scores import Scores
+    from qkv.api.span_filling import pretrain_text_to_text
     from qkv.api.training import read_result, train_text_to_text
     from qkv.data.image_files import read_image_folder
     from qkv.data.image_sets import read_image_set, rows_of_images
@@ -78,6 +79,7 @@ __all__ = [
     "look_at",
     "look_at_pictures",
     "pretrain_encoder",
+    "pretrain_text_to_text",
     "read_image_folder",
     "read_image_set",
     "read_pairs",
@@ -120,6 +122,7 @@ _HOMES = {
     "look_at": "qkv.api.looking",
     "look_at_pictures": "qkv.api.looking_pictures",
     "pretrain_encoder": "qkv.api.encoders",
+    "pretrain_text_to_text": "qkv.api.span_filling",
     "read_image_folder": "qkv.data.image_files",
     "read_image_set": "qkv.data.image_sets",
     "read_pairs": "qkv.api.pairs",

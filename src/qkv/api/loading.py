@@ -19,7 +19,7 @@ from qkv.generate.language import TextWriter
 from qkv.generate.reader import TextReader
 from qkv.generate.readers import Answerer, Classifier, MaskFiller, SentenceEncoder, StateReader, Tagger
 from qkv.generate.sound_readers import use_of_sounds
-from qkv.generate.text import TextToText, load_tokenizers
+from qkv.generate.text import TextToText, kept_files
 from qkv.generate.transcribe import Transcriber
 from qkv.generate.zero_shot import Describer
 from qkv.models.catalogue import find_family
@@ -102,9 +102,12 @@ def _translator(folder: Path, model: SequenceToSequence) -> TextToText:
     """An encoder-decoder with its tokenizers; published ones say in their configuration what outputs begin with."""
     config = read_json(folder / CONFIG_FILE)
     if "model_type" not in config:
-        return TextToText(model, *load_tokenizers(folder))
+        return TextToText.of_folder(folder, model)
     source, target = read_tokenizers(folder)
     start = config.get("decoder_start_token_id", config.get("pad_token_id"))
     if not isinstance(start, int) or not 0 <= start < target.size:
         raise QkvError(f"{folder / CONFIG_FILE} must say with which token outputs begin: decoder_start_token_id.")
-    return TextToText(model, source, target.with_roles(start=target.spelling(start)), spare=SPARE)
+    begins = target.with_roles(start=target.spelling(start))
+    shared = source is target
+    files = kept_files(folder, shared=shared)
+    return TextToText(model, begins if shared else source, begins, spare=SPARE, files=files)

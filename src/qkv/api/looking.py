@@ -61,7 +61,7 @@ def _records(
         seconds = [None] * len(texts) if targets is None else targets
         pairs = zip(texts, seconds, strict=True)
         return [record_reading(model.model, text, model.tokenizer, second) for text, second in pairs]
-    source, target = model.source_tokenizer, model.target_tokenizer
+    source, target = model.readers
     if targets is None:
         return [record_text(model.model, text, source, target) for text in texts]
     records = []

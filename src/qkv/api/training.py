@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -15,7 +16,17 @@ from qkv.data.in_processes import InProcesses
 from qkv.data.pairs import PairBatch, Pairs
 from qkv.data.tokenizer import TextTokenizer
 from qkv.errors import QkvError
-from qkv.generate.text import SHARED_FILE, SOURCE_FILE, TARGET_FILE, TextToText, load_tokenizers, save_tokenizers
+from qkv.generate.text import (
+    KEPT,
+    KEPT_OF_SIDES,
+    SHARED_FILE,
+    SOURCE_FILE,
+    TARGET_FILE,
+    Sides,
+    TextToText,
+    load_tokenizers,
+    readers_of,
+)
 from qkv.models.catalogue import build, find_family
 from qkv.models.sequence_to_sequence import SequenceToSequence
 from qkv.parts.residual import Admin, profile_admin
@@ -35,6 +46,8 @@ EvaluateText = Callable[[TextToText], Mapping[str, float]]
 CountFlops = Callable[[SequenceToSequence, PairBatch], float]  # of a typical batch, for each predicted token
 
 SETTINGS = TrainSettings(minutes=5, evaluate_every=200, save_every=200, keep=1, patience=10)
+TOKENIZER = NewTokenizer("bpe", 8000)
+FAMILY, SIZES = "transformer-prenorm", "desk"
 
 
 def train_text_to_text(
@@ -42,10 +55,11 @@ def train_text_to_text(
     folder: Path | str,
     *,
     valid: Sequence[Pair] | None = None,
-    tokenizer: NewTokenizer | TextTokenizer = NewTokenizer("bpe", 8000),  # noqa: B008 (frozen)
+    model: TextToText | None = None,
+    tokenizer: NewTokenizer | TextTokenizer = TOKENIZER,
     target_tokenizer: NewTokenizer | TextTokenizer | None = None,
-    family: str = "transformer-prenorm",
-    sizes: Sizes = "desk",
+    family: str = FAMILY,
+    sizes: Sizes = SIZES,
     data: DataSettings = DataSettings(),  # noqa: B008 (frozen)
     settings: TrainSettings = SETTINGS,
     objective: Objective = SequenceToSequenceLoss(),  # noqa: B008 (frozen)
@@ -66,12 +80,17 @@ def train_text_to_text(
     on the validation pairs and adds what `evaluate` says of the model so far, for example `Scores`. `flops` counts a
     typical batch, for each predicted token.
 
+    With `model` a loaded one, such as T5 or Marian, is trained further with its own tokenizers; what `freeze` and
+    `add_lora` of `qkv.train.adapt` did to it stands, and low-rank updates are folded in at the end.
+
     With `resume` a run that was stopped goes on with the tokenizers it has; with `overwrite` it is begun anew. What
     came of a run stays in its folder: `read_result`.
     """
     say = (reporter or Reporter()).say
     folder = Path(folder)
     find_family(family)
+    if model is not None:
+        _check_kept(model, tokenizer, target_tokenizer, family, sizes, initialise)
     check_folder(folder, resume, overwrite)
     pairs = list(pairs)
     if valid is None and data.hold_out:
@@ -79,41 +98,42 @@ def train_text_to_text(
     if not pairs:
         raise QkvError("There are no pairs to train on: give at least one source with its target.")
 
-    tokenizers = load_tokenizers(folder) if resume else make_tokenizers(pairs, tokenizer, target_tokenizer)
-    chosen_sizes = choose_sizes(family, sizes, *tokenizers)
-    train_pairs = Pairs.from_texts(*_sides(pairs), *tokenizers, max_length=data.max_length)
-    valid_pairs = Pairs.from_texts(*_sides(valid), *tokenizers) if valid else None
+    if model is not None:
+        tokenizers = model.source_tokenizer, model.target_tokenizer
+    else:
+        tokenizers = load_tokenizers(folder) if resume else make_tokenizers(pairs, tokenizer, target_tokenizer)
+    chosen_sizes = choose_sizes(family, sizes, *tokenizers) if model is None else model.model.sizes
+    readers = readers_of(*tokenizers)
+    train_pairs = Pairs.from_texts(*_sides(pairs), *readers, max_length=data.max_length)
+    valid_pairs = Pairs.from_texts(*_sides(valid), *readers) if valid else None
     batches = Batches(
-        _cut_anew(pairs, tokenizers, data, settings) if data.subword_dropout else train_pairs,
+        _cut_anew(pairs, readers, data, settings) if data.subword_dropout else train_pairs,
         data.batching,
         seed=settings.seed,
     )
     typical = typical_batch(train_pairs, data.batching)
 
     torch.manual_seed(settings.seed)
-    model = build(family, chosen_sizes)
-    if initialise is not None:
-        initialise(model)
-    _profile_stacks(model, typical)
-    flops_per_token = flops(model, typical)
-    model.to(settings.torch_device())
-    text_to_text = TextToText(model, *tokenizers)
+    if model is None:
+        model = _new(family, chosen_sizes, tokenizers, initialise, typical)
+    network = model.model
+    flops_per_token = flops(network, typical)
+    network.to(settings.torch_device())
 
-    parameters = parameters_of(model)
     say(
         f"{len(train_pairs):,} pairs to train on"
         + (f" ({train_pairs.dropped:,} longer than {data.max_length} tokens left out)" if train_pairs.dropped else "")
-        + f", {len(valid or []):,} to validate on; {family}, {parameters:,} parameters. "
+        + f", {len(valid or []):,} to validate on; {network.family}, {parameters_of(network):,} parameters. "
         + f"Batches in an epoch: {len(batches):,}."
     )
     return run_training(
-        text_to_text,
+        model,
         objective,
         batches,
         settings,
         folder,
         about={
-            "family": family,
+            "family": network.family,
             "sizes": asdict(chosen_sizes),
             "tokenizers": [each.fingerprint() for each in tokenizers],
             "data": {**describe(data), "batching": repr(data.batching)},
@@ -121,9 +141,9 @@ def train_text_to_text(
         fingerprint=fingerprint([*pairs, *(valid or [])]),
         optimizer=optimizer,
         schedule=schedule,
-        evaluate=validation(text_to_text, SequenceToSequenceLoss(smoothing=0.0), valid_pairs, evaluate),
+        evaluate=validation(model, SequenceToSequenceLoss(smoothing=0.0), valid_pairs, evaluate),
         flops_per_token=flops_per_token,
-        leave=lambda where: _leave_tokenizers(where, tokenizers),
+        leave=partial(leave_tokenizers, model),
         reporter=reporter,
         resume=resume,
         overwrite=overwrite,
@@ -140,11 +160,54 @@ def read_result(folder: Path | str) -> TrainResult:
     return TrainResult(folder=Path(folder), **{name: final[-1][name] for name in names})
 
 
-def _leave_tokenizers(folder: Path, tokenizers: tuple[TextTokenizer, TextTokenizer]) -> None:
+def _check_kept(
+    model: TextToText,
+    tokenizer: NewTokenizer | TextTokenizer,
+    target_tokenizer: NewTokenizer | TextTokenizer | None,
+    family: str,
+    sizes: Sizes,
+    initialise: Callable[[SequenceToSequence], None] | None,
+) -> None:
+    """A model that is trained further is what it is: another choice would do nothing."""
+    check_trainable(model)
+    for name, chosen in (
+        ("tokenizer", tokenizer != TOKENIZER),
+        ("target_tokenizer", target_tokenizer is not None),
+        ("family", family not in (FAMILY, model.model.family)),
+        ("sizes", sizes != SIZES),
+        ("initialise", initialise is not None),
+    ):
+        if chosen:
+            raise QkvError(f"A model that is trained further keeps what it is: give a model or {name}, not both.")
+
+
+def check_trainable(model: TextToText) -> None:
+    if not isinstance(model, TextToText):
+        raise QkvError(f"A {type(model).__name__} does not turn one text into another: give a model such as T5.")
+    if not any(parameter.requires_grad for parameter in model.model.parameters()):
+        raise QkvError("All of the model is frozen, so nothing can be learned: freeze fewer layers.")
+
+
+def _new(
+    family: str,
+    sizes: Any,
+    tokenizers: Sides,
+    initialise: Callable[[SequenceToSequence], None] | None,
+    typical: PairBatch,
+) -> TextToText:
+    """A new model, as the family starts it or as `initialise` does."""
+    network = build(family, sizes)
+    if initialise is not None:
+        initialise(network)
+    _profile_stacks(network, typical)
+    return TextToText(network, *tokenizers)
+
+
+def leave_tokenizers(model: TextToText, folder: Path) -> None:
     """Write them before the first checkpoint, which is worth nothing without them, in the place of any from before."""
-    for name in (SHARED_FILE, SOURCE_FILE, TARGET_FILE):
+    for name in (SHARED_FILE, SOURCE_FILE, TARGET_FILE, *KEPT, *KEPT_OF_SIDES):
         (folder / name).unlink(missing_ok=True)
-    save_tokenizers(folder, *tokenizers)
+    model.save_tokenizers(folder)
 
 
 def _sides(pairs: Sequence[Pair]) -> tuple[list[str], list[str]]:
@@ -152,7 +215,7 @@ def _sides(pairs: Sequence[Pair]) -> tuple[list[str], list[str]]:
 
 
 def _cut_anew(
-    pairs: Sequence[Pair], tokenizers: tuple[TextTokenizer, TextTokenizer], data: DataSettings, settings: TrainSettings
+    pairs: Sequence[Pair], tokenizers: Sides, data: DataSettings, settings: TrainSettings
 ) -> Callable[[int], Pairs]:
     """A function from epoch to pairs; beside a GPU, which must not wait for it, it works in processes of its own."""
     for tokenizer in tokenizers:  # one that cannot drop anything says so here, not in the background
@@ -164,7 +227,7 @@ def _cut_anew(
 def _cut(
     sources: list[str],
     targets: list[str],
-    tokenizers: tuple[TextTokenizer, TextTokenizer],
+    tokenizers: Sides,
     dropout: float,
     longest: int | None,
     epoch: int,

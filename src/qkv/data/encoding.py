@@ -93,14 +93,32 @@ def limited(tokenizer: Tokenizer, limit: Limit, special: bool, pairs: bool) -> T
     return cutting
 
 
-def twin(tokenizer: Tokenizer) -> Tokenizer:
-    """A tokenizer with settings of its own that shares the vocabulary, which would be slow to copy."""
+def twin(tokenizer: Tokenizer, ordinary: Collection[int] = ()) -> Tokenizer:
+    """A tokenizer with settings of its own that shares the vocabulary, which would be slow to copy.
+
+    The tokens `ordinary` are special no longer: text may spell them.
+    """
     added = sorted(tokenizer.get_added_tokens_decoder().items())
-    other = around(tokenizer.model, tokenizer, [token for _, token in added])
+    tokens = [_ordinary(token) if number in ordinary else token for number, token in added]
+    other = around(tokenizer.model, tokenizer, tokens)
     if sorted(other.get_added_tokens_decoder()) != [number for number, _ in added]:
-        other = Tokenizer.from_str(tokenizer.to_str())  # numbers with gaps between them, which only a file keeps
+        state = json.loads(tokenizer.to_str())  # numbers with gaps between them, which only a file keeps
+        for token in state["added_tokens"]:
+            token["special"] &= token["id"] not in ordinary
+        other = Tokenizer.from_str(json.dumps(state))
         other.encode_special_tokens = tokenizer.encode_special_tokens
     return other
+
+
+def _ordinary(token: AddedToken) -> AddedToken:
+    return AddedToken(
+        token.content,
+        special=False,
+        normalized=token.normalized,
+        lstrip=token.lstrip,
+        rstrip=token.rstrip,
+        single_word=token.single_word,
+    )
 
 
 def deaf_to(names: Collection[int], tokenizer: Tokenizer) -> Tokenizer:

@@ -49,6 +49,7 @@ class TokenizerNotes:
     inputs: tuple[str, ...] = ("input_ids", "attention_mask")  # `token_type_ids` where the model reads segments
     clean_up: bool = False  # take out the spaces before English punctuation when decoding
     known: int | None = None  # ids from here on are pieces that the model has no row for: they are unknown
+    spare: int = 0  # rows of the model's vocabulary behind the last token: T5's is rounded up from 32,100 to 32,128
     chat_template: str | None = None
 
     @classmethod
@@ -56,6 +57,9 @@ class TokenizerNotes:
         """The notes of a `tokenizer_config.json`, or of what was merged from it and its companions."""
         longest = config.get("model_max_length")
         template = config.get("chat_template")
+        spare = config.get("spare_rows", 0)
+        if type(spare) is not int or spare < 0:
+            raise QkvError(f'"spare_rows" counts rows that stand for no token, so it cannot be {spare!r}.')
         return cls(
             roles={
                 role: token_text(config[key]) for role, key in PUBLISHED_KEYS.items() if config.get(key) is not None
@@ -65,6 +69,7 @@ class TokenizerNotes:
             inputs=tuple(config.get("model_input_names") or cls.inputs),
             clean_up=bool(config.get("clean_up_tokenization_spaces", False)),
             known=config.get("known_tokens"),
+            spare=spare,
             chat_template=template if isinstance(template, str) else None,
         )
 
@@ -80,6 +85,7 @@ class TokenizerNotes:
         optional = {
             "model_max_length": self.longest,
             "known_tokens": self.known,
+            "spare_rows": self.spare or None,
             "chat_template": self.chat_template,
         }
         return config | {key: value for key, value in optional.items() if value is not None}

@@ -4,7 +4,7 @@ Unless it is asked to, the wrapper adds no special tokens, and text that happens
 """
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -97,10 +97,22 @@ class TextTokenizer(WithRoles):
                 raise QkvError(f"There is no role {role!r}: the roles are {', '.join(USUAL_NAMES)}.")
         return type(self)(self._tokenizer, replace(self.notes, roles=self.roles | tokens))
 
+    def with_spare(self, rows: int) -> "TextTokenizer":
+        """The same tokenizer with the note that its model has so many rows more than there are tokens."""
+        return type(self)(self._tokenizer, replace(self.notes, roles=self.roles, spare=rows))
+
+    def hearing(self, tokens: Collection[int]) -> "TextTokenizer":
+        """The same tokenizer, to which these special tokens are like any other: text may spell them, and shows them."""
+        return type(self)(twin(self._tokenizer, tokens), replace(self.notes, roles=self.roles))
+
     @property
     def special_ids(self) -> frozenset[int]:
         """The ids that stand for no text."""
         return frozenset(self._specials)
+
+    def knows(self, token: str) -> bool:
+        """Says whether the vocabulary spells a token so."""
+        return self._tokenizer.token_to_id(token) is not None
 
     def id_of(self, token: str) -> int:
         """The id of a token as the vocabulary spells it, such as `<extra_id_0>`."""

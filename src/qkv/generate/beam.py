@@ -144,6 +144,7 @@ def beam_search(
     best: int = 1,
     limit: LengthLimit = PAPER_LIMIT,
     never: Sequence[int] = (),
+    shapers: Sequence[Shaper] = (),
 ) -> list[list[Hypothesis]]:
     """The `best` outputs of each row of source [m s], best first. The defaults are the paper's. [vaswani2017 §6.1]
 
@@ -156,7 +157,7 @@ def beam_search(
         return []
     continuation = FromSource(model, source, source_lengths, start=start, most=max(limits))
     lines = [Line([start], most, frozenset([end])) for most in limits]
-    return search_beams(continuation, lines, beams=beams, best=best, penalty=divisor, never=never)
+    return search_beams(continuation, lines, beams=beams, best=best, penalty=divisor, never=never, shapers=shapers)
 
 
 @torch.inference_mode()

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import secrets
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from html import escape
 from pathlib import Path
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from qkv.data.batches import ordered_batches
 from qkv.data.pairs import Pairs
+from qkv.data.sentinels import hearing_sentinels, spells_sentinels
 from qkv.data.tokenizer import TextTokenizer
 from qkv.errors import QkvError
 from qkv.generate.beam import beam_search
-from qkv.generate.decode import PAPER_LIMIT, Hypothesis, LengthLimit
+from qkv.generate.decode import PAPER_LIMIT, Hypothesis, LengthLimit, sample
 from qkv.generate.prepare import Ready
+from qkv.generate.shape import Shaper
 from qkv.models.sequence_to_sequence import SequenceToSequence
 from qkv.parts.block import Block
 from qkv.weights.load import load_model
@@ -24,6 +27,13 @@ from qkv.weights.save import save_model
 
 SHARED_FILE = "tokenizer.json"
 SOURCE_FILE, TARGET_FILE = "source_tokenizer.json", "target_tokenizer.json"
+# What a published folder says of outputs, and the tokenizers of a translator that has one for each side: kept as they
+# are, since the reference library reads those of the two sides in no other form.
+KEPT = ("generation_config.json",)
+KEPT_OF_SIDES = ("source.spm", "target.spm", "vocab.json", "tokenizer_config.json", "special_tokens_map.json")
+
+Sides = tuple[TextTokenizer, TextTokenizer]  # of the source, of the target
+Decode = Callable[[SequenceToSequence, Tensor, Tensor], list[list[Hypothesis]]]
 
 
 @dataclass(frozen=True)
@@ -42,7 +52,11 @@ BLANK = Result("", Hypothesis([], log_probability=0.0, score=0.0, ended=True))
 
 
 class TextToText:
-    """A sequence-to-sequence model that reads and writes text."""
+    """A sequence-to-sequence model that reads and writes text.
+
+    Where the tokenizer has sentinels, as T5's does, a text may name them: `Thank you <extra_id_0> me`. The output for
+    such a text shows them too; other outputs show no special token.
+    """
 
     def __init__(
         self,
@@ -50,30 +64,52 @@ class TextToText:
         source_tokenizer: TextTokenizer,
         target_tokenizer: TextTokenizer,
         spare: int = 0,
+        files: Mapping[str, bytes] | None = None,
     ) -> None:
-        """`spare` rows of the model's vocabulary may stand for no token: some round it up to a number that is quick."""
+        """`spare` rows of the model's vocabulary may stand for no token: some round it up to a number that is quick.
+
+        As many may that a tokenizer notes. `files` are kept beside the model, as `kept_files` finds them.
+        """
         if model.source_vocabulary is None:
             raise QkvError(f"A model of the family {model.family} hears sound and reads no text: use Transcriber.")
         for side, vocabulary, tokenizer in (
             ("source", model.source_vocabulary, source_tokenizer),
             ("target", model.target_vocabulary, target_tokenizer),
         ):
-            if not tokenizer.size <= vocabulary <= tokenizer.size + spare:
+            if not tokenizer.size <= vocabulary <= tokenizer.size + max(spare, tokenizer.notes.spare):
                 raise QkvError(
                     f"Mismatched tokenizer: the {side} one has {tokenizer.size} tokens, but the model was built for "
                     f"{vocabulary}; it belongs to another model."
                 )
         self.model, self.source_tokenizer, self.target_tokenizer = model, source_tokenizer, target_tokenizer
+        self.readers = readers_of(source_tokenizer, target_tokenizer)
+        self.files = dict(files or {})
         self._ready = Ready(model)
 
     @classmethod
     def load(cls, folder: Path | str, device: str | torch.device = "cpu") -> TextToText:
-        model = load_model(folder, device)
-        return cls(model, *load_tokenizers(folder))
+        """From a folder of our own; `qkv.load` opens published ones too."""
+        return cls.of_folder(folder, load_model(folder, device))
+
+    @classmethod
+    def of_folder(cls, folder: Path | str, model: SequenceToSequence) -> TextToText:
+        """The model of a folder of our own with the tokenizers that stand beside it."""
+        source, target = load_tokenizers(folder)
+        return cls(model, source, target, files=kept_files(folder, shared=source is target))
 
     def save(self, folder: Path | str) -> None:
         save_model(self.model, Path(folder))
-        save_tokenizers(folder, self.source_tokenizer, self.target_tokenizer)
+        self.save_tokenizers(folder)
+
+    def save_tokenizers(self, folder: Path | str) -> None:
+        """The tokenizers with a note of how many rows of the model stand for no token, and the files that are kept."""
+        source, target = self.source_tokenizer, self.target_tokenizer
+        assert self.model.source_vocabulary is not None
+        noted = source.with_spare(self.model.source_vocabulary - source.size)
+        other = target.with_spare(self.model.target_vocabulary - target.size)
+        save_tokenizers(folder, noted, noted if source is target else other)
+        for name, content in self.files.items():
+            (Path(folder) / name).write_bytes(content)
 
     def run(
         self,
@@ -97,6 +133,7 @@ class TextToText:
         best: int,
         beams: int = 4,
         length_penalty: float = 0.6,
+        shapers: Sequence[Shaper] = (),
         limit: LengthLimit = PAPER_LIMIT,
         batch_tokens: int = 8192,
     ) -> list[list[Result]]:
@@ -105,33 +142,79 @@ class TextToText:
         Texts of like length are decoded together, at most `batch_tokens` source tokens of all beams at a time. A blank
         text, which training never shows a model, has one output: a blank one.
         """
+        target = self.target_tokenizer
+
+        def search(model: SequenceToSequence, source: Tensor, lengths: Tensor) -> list[list[Hypothesis]]:
+            return beam_search(
+                model,
+                source,
+                lengths,
+                start=target.start,
+                end=target.end,
+                beams=beams,
+                length_penalty=length_penalty,
+                best=best,
+                limit=limit,
+                never=self._never(),
+                shapers=shapers,
+            )
+
+        return self._outputs(texts, search, batch_tokens // beams)
+
+    def sample(
+        self,
+        texts: Sequence[str],
+        *,
+        samples: int = 1,
+        seed: int | None = None,
+        shapers: Sequence[Shaper] = (),
+        limit: LengthLimit = PAPER_LIMIT,
+        batch_tokens: int = 8192,
+    ) -> list[list[Result]]:
+        """`samples` outputs for each text, drawn token by token after `shapers` such as `Temperature` and `TopP`.
+
+        The same seed gives a text the same outputs, alone or in any company; None makes up another seed each time.
+        """
+        if samples < 1:
+            raise QkvError(f"Sampling gives 1 output a text at least, not {samples}.")
+        target = self.target_tokenizer
+        seed = secrets.randbits(64) if seed is None else seed
+
+        def draw(model: SequenceToSequence, source: Tensor, lengths: Tensor) -> list[list[Hypothesis]]:
+            return sample(
+                model,
+                source,
+                lengths,
+                start=target.start,
+                end=target.end,
+                seed=seed,
+                samples=samples,
+                shapers=shapers,
+                limit=limit,
+                never=self._never(),
+            )
+
+        return self._outputs(texts, draw, batch_tokens // samples)
+
+    def _outputs(self, texts: Sequence[str], decode: Decode, batch_tokens: int) -> list[list[Result]]:
+        """What `decode` makes of each text, in the order of the texts."""
         if isinstance(texts, str):
             raise QkvError("Give a list of texts, not a single text: put the one text into brackets.")
         results: list[list[Result]] = [[] if text.strip() else [BLANK] for text in texts]
         written = [place for place, outputs in enumerate(results) if not outputs]
         if not written:
             return results
-        source, target = self.source_tokenizer, self.target_tokenizer
         # The targets of these pairs are empty: only the sources' batching is wanted.
-        pairs = Pairs.from_texts([texts[place] for place in written], [""] * len(written), source, target)
+        pairs = Pairs.from_texts([texts[place] for place in written], [""] * len(written), *self.readers)
         device = next(self.model.parameters()).device
         widest = int(pairs.source.lengths.max())
         with self._ready.decoding() as model:
-            for places, batch in ordered_batches(pairs, max(batch_tokens // beams, widest)):
-                found = beam_search(
-                    model,
-                    batch.source.to(device),
-                    batch.source_lengths.to(device),
-                    start=target.start,
-                    end=target.end,
-                    beams=beams,
-                    length_penalty=length_penalty,
-                    best=best,
-                    limit=limit,
-                    never=self._never(),
-                )
+            for places, batch in ordered_batches(pairs, max(batch_tokens, widest)):
+                found = decode(model, batch.source.to(device), batch.source_lengths.to(device))
                 for place, hypotheses in zip(places.tolist(), found, strict=True):
-                    results[written[place]] = [Result(target.decode(one.ids), one) for one in hypotheses]
+                    text = texts[written[place]]
+                    shown = self.readers[1] if spells_sentinels(text) else self.target_tokenizer
+                    results[written[place]] = [Result(shown.decode(one.ids), one) for one in hypotheses]
         return results
 
     def _never(self) -> tuple[int, ...]:
@@ -170,13 +253,25 @@ class TextToText:
             yield name, summary, sum(parameter.numel() for parameter in fresh)
 
 
-def load_tokenizers(folder: Path | str) -> tuple[TextTokenizer, TextTokenizer]:
+def load_tokenizers(folder: Path | str) -> Sides:
     """The tokenizers of a model folder for source and target: one for both, or one each."""
     folder = Path(folder)
     if (folder / SHARED_FILE).exists():
         shared = TextTokenizer.load(folder / SHARED_FILE)
         return shared, shared
     return TextTokenizer.load(folder / SOURCE_FILE), TextTokenizer.load(folder / TARGET_FILE)
+
+
+def readers_of(source: TextTokenizer, target: TextTokenizer) -> Sides:
+    """The tokenizers with ears for sentinels, where they have any: what texts are cut by, to run and to train."""
+    reading = hearing_sentinels(source)
+    return reading, reading if source is target else hearing_sentinels(target)
+
+
+def kept_files(folder: Path | str, *, shared: bool) -> dict[str, bytes]:
+    """Files of a model folder that are kept as they are; `shared` where one tokenizer serves both sides."""
+    files = [Path(folder) / name for name in (*KEPT, *(() if shared else KEPT_OF_SIDES))]
+    return {file.name: file.read_bytes() for file in files if file.is_file()}
 
 
 def save_tokenizers(folder: Path | str, source: TextTokenizer, target: TextTokenizer) -> None:
