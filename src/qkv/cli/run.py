@@ -11,6 +11,7 @@ from qkv.cli.groups import flag, given, with_groups
 from qkv.cli.inputs import Input, InputOptions, read_inputs, text_or_file
 from qkv.cli.run_images import (
     IMAGES_AT_ONCE,
+    ClassOptions,
     compare_with_texts,
     embed_pictures,
     name_pictures,
@@ -32,6 +33,7 @@ class Request(NamedTuple):
     reading: ReadingOptions
     speech: SpeechOptions
     scenes: SceneOptions
+    classes: ClassOptions
     as_json: bool
     device: str
     alone: bool  # one text on the command line
@@ -92,7 +94,7 @@ KINDS = {
         "a model of pictures and texts",
         "models of pictures and texts",
         compare_with_texts,
-        ("similar",),
+        ("similar", "n_best", *ClassOptions.__dataclass_fields__),
         IMAGES_AT_ONCE,
     ),
     "Detector": Kind("a model that finds objects", "models that find objects", find_objects, ("least", "draw"), 8),
@@ -112,6 +114,7 @@ def run(
     reading: ReadingOptions,
     speech: SpeechOptions,
     scenes: SceneOptions,
+    classes: ClassOptions,
     texts: Annotated[list[str] | None, typer.Argument(help="Texts, each an input of its own.", metavar="TEXT")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line, with scores.")] = False,
     device: Annotated[str, typer.Option(help="cpu, cuda or auto.")] = "auto",
@@ -143,8 +146,8 @@ def run(
     kind = KINDS.get(type(loaded).__name__)
     if kind is None:
         raise QkvError(f"{model} does not read text: qkv run is for models of text.")
-    check_fit(model, kind, given(search, writing, reading, speech, scenes))
-    request = Request(search, writing, reading, speech, scenes, as_json, device, alone=len(texts) == 1)
+    check_fit(model, kind, given(search, writing, reading, speech, scenes, classes))
+    request = Request(search, writing, reading, speech, scenes, classes, as_json, device, alone=len(texts) == 1)
     number = 0
     while chunk := list(islice(found, kind.at_once)):
         for line in kind.run(loaded, chunk, number, request):

@@ -21,6 +21,7 @@ from qkv.cli.train_options import (
 from qkv.errors import QkvError
 
 if TYPE_CHECKING:
+    from qkv.data.augment import Augmentation
     from qkv.data.image_rows import ImageRows
     from qkv.data.preprocessing import Preprocessing
     from qkv.generate.image_readers import ImageReader
@@ -68,7 +69,7 @@ def images(data: DataOptions, run: RunOptions, pictures: PictureOptions) -> None
 
     from qkv.api.image_training import train_image_classifier
     from qkv.api.runs import check_folder
-    from qkv.data.image_rows import divided_rows
+    from qkv.data.classes import divided_rows
     from qkv.train.interrupts import Interrupted
     from qkv.train.reporter import Reporter
 
@@ -172,24 +173,30 @@ def read_rows(
     return rows
 
 
+def changes_of(change: str, side: int) -> "Augmentation | None":
+    """How pictures of this height are changed while training."""
+    from qkv.data.augment import Flip, InTurn, RandAugment, RandomErasing, Shift
+
+    moved = (Shift(max(1, side // 8)), Flip())
+    return {
+        "none": None,
+        "light": InTurn(moved),
+        "strong": InTurn((*moved, RandAugment(2, 9, 0.5), RandomErasing(0.25))),  # [touvron2021 tab.9]
+    }[change]
+
+
 def training_of(run: RunOptions, pictures: PictureOptions, rows: "ImageRows", tuned: bool, reporter: Any) -> Any:
     from qkv.api.image_training import ImageTraining
-    from qkv.data.augment import Flip, InTurn, Mixing, RandAugment, RandomErasing, Shift
+    from qkv.data.augment import Mixing
     from qkv.data.plan import RowCount
     from qkv.train.optimizers import adamw
     from qkv.train.schedules import Linear
 
-    moved = (Shift(max(1, rows.size[1] // 8)), Flip())
-    augment = {
-        "none": None,
-        "light": InTurn(moved),
-        "strong": InTurn((*moved, RandAugment(2, 9, 0.5), RandomErasing(0.25))),  # [touvron2021 tab.9]
-    }[pictures.change]
     rate = (1e-4 if tuned else 1e-3) if run.learning_rate is None else run.learning_rate
     if not 0 < rate < float("inf"):
         raise QkvError(f"The learning rate must be above 0 and finite, but is {rate}.")
     return ImageTraining(
-        augment=augment,
+        augment=changes_of(pictures.change, rows.size[1]),
         mixing=Mixing() if pictures.change == "strong" else None,
         smoothing=0.1 if pictures.change == "strong" else 0.0,
         batching=RowCount(run.batch_rows),

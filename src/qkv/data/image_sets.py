@@ -9,7 +9,7 @@ with the name of a class a line:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from qkv.data.idx import read_idx
 from qkv.data.image_files import LabelledImages
 from qkv.data.image_rows import ImageRows, Pixels, map_array, store_pixels
+from qkv.data.images import Source
 from qkv.data.preprocessing import Preprocessing
 from qkv.data.table import Problem
 from qkv.errors import QkvError
@@ -75,15 +76,23 @@ def rows_of_images(
 
     What comes back beside the rows says which, and why; only if none can be read it is an error.
     """
+    pixels, good, problems = prepared_pixels(images.images, preprocessing, file)
+    return ImageRows(pixels, images.numbers()[good], images.names), [*images.problems, *problems]
+
+
+def prepared_pixels(
+    images: Sequence[Source], preprocessing: Preprocessing, file: Path | str | None = None
+) -> tuple[Pixels, list[int], list[Problem]]:
+    """The same for pictures alone: [n h w c], which of them there are, and what is wrong with the others."""
     if preprocessing.size is None:
         raise QkvError("Rows need pictures of one size: resize them exactly, or crop them.")
     height, width = preprocessing.size
-    problems = list(images.problems)
+    problems: list[Problem] = []
     good: list[int] = []
 
     def picture(place: int) -> Pixels | None:
         try:
-            array: Pixels = preprocessing.pixels(images.images[place]).permute(1, 2, 0).numpy()
+            array: Pixels = preprocessing.pixels(images[place]).permute(1, 2, 0).numpy()
             return array
         except QkvError as error:
             problems.append(Problem("picture", place + 1, str(error)))
@@ -98,4 +107,4 @@ def rows_of_images(
         pixels, good = store_pixels(Path(file), len(images), size, picture)
     if not good:
         raise QkvError(f"None of the {len(images)} pictures can be used; the first problem is {problems[0]}.")
-    return ImageRows(pixels, images.numbers()[good], images.names), problems
+    return pixels, good, problems

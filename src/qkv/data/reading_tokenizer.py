@@ -1,5 +1,5 @@
 """A tokenizer made here, given what models read beside text: BERT-like ones tokens around texts and one that hides,
-language models a token before texts."""
+language models a token before texts, models of captions tokens around them."""
 
 import json
 
@@ -9,6 +9,7 @@ from qkv.data.token_roles import frame
 from qkv.data.tokenizer import TextTokenizer
 
 MASK = "<mask>"
+TEXT_START, TEXT_END = "<|startoftext|>", "<|endoftext|>"
 
 
 def for_reading(tokenizer: TextTokenizer) -> TextTokenizer:
@@ -40,3 +41,19 @@ def for_writing(tokenizer: TextTokenizer) -> TextTokenizer:
     made = Tokenizer.from_str(tokenizer.library_state())
     frame(made, tokenizer.roles, starts=True, ends=False)
     return TextTokenizer(made).with_roles(**tokenizer.roles)
+
+
+def for_captions(tokenizer: TextTokenizer) -> TextTokenizer:
+    """`<|startoftext|> text <|endoftext|>`, as CLIP reads texts [radford2021 §2.4]; the end is the largest of all ids.
+
+    It must be: files of this family tell the end by its number, and some numbers mean "the largest of the row" there.
+    A tokenizer that puts an end behind texts already, such as CLIP's own, is given back as it is.
+    """
+    ids = tokenizer.encode(["a"], special=True)[0]
+    if tokenizer.has("end") and len(ids) > 1 and ids[-1] == tokenizer.end:
+        return tokenizer
+    made = Tokenizer.from_str(tokenizer.library_state())
+    made.add_special_tokens([AddedToken(name, special=True) for name in (TEXT_START, TEXT_END)])
+    numbers = [(name, made.token_to_id(name)) for name in (TEXT_START, TEXT_END)]
+    made.post_processor = processors.TemplateProcessing(single=f"{TEXT_START} $A {TEXT_END}", special_tokens=numbers)
+    return TextTokenizer(made).with_roles(**{**tokenizer.roles, "start": TEXT_START, "end": TEXT_END})

@@ -48,9 +48,13 @@ class ImageTextLoss:
     def measure(self, model: ImageTextModel, batch: ImageTextBatch) -> dict[str, Loss]:
         """The loss, and the shares of pictures and of texts that find their own."""
         images, texts = model.of_images(batch.images), model.of_texts(batch.ids, lengths=batch.lengths)  # [b j] each
-        scale = widened(model.log_scale).clamp(max=math.log(self.largest_scale)).exp()
+        return self.of_vectors(images, texts, model.log_scale, same_texts(batch))
+
+    def of_vectors(self, images: Tensor, texts: Tensor, log_scale: Tensor, same: Tensor) -> dict[str, Loss]:
+        """The same of vectors [b j] of length 1; `same` [b b] says which other pairs are no wrong answers."""
+        scale = widened(log_scale).clamp(max=math.log(self.largest_scale)).exp()
         with without_autocast(images):
-            logits = (images @ texts.T * scale).masked_fill(same_texts(batch), -torch.inf)  # [b b]
+            logits = (images @ texts.T * scale).masked_fill(same, -torch.inf)  # [b b]
         right = torch.arange(len(logits), device=logits.device)
         loss = (F.cross_entropy(logits, right, reduction="sum") + F.cross_entropy(logits.T, right, reduction="sum")) / 2
         return {
