@@ -20,6 +20,10 @@ two sides; only `imdb` and the sets of pictures keep the test part they were pub
     emoji             3,786 emoji: images.npy [n 64 64 4], the last channel opacity; emoji.jsonl: name, words, tone,
                       category, subcategory, character, file; drawn by Google, Apache-2.0, arranged by others, MIT
     librivox          five sentences read aloud, 25 seconds: WAV files and speech.jsonl: file, text; BSD
+    speech            six hours in 25 languages, as they were recorded: a folder a language and source with manifests of
+                      file, language, sha256 and, where it is known, the text that is said. tuxpaint-*: captions of
+                      pictures (GPL), in five languages with their texts: train, valid and test.jsonl; asterisk-*: what
+                      telephones say (CC BY-SA 3.0); klettres-*: letters and syllables (GPL); sounds.jsonl: the rest
     notes             305 notes of twelve instruments, the first three seconds of each: WAV files and notes.jsonl: file,
                       label, note; samples of tonejs-instruments, CC-BY 3.0
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import json
 import shutil
 import subprocess
 import sys
@@ -88,6 +89,7 @@ class Job:
     packages: tuple[Package, ...]
     megabytes: int
     files: Callable[[Sequence[Path]], Iterator[File]]
+    manifests: tuple[str, ...] = ()  # files of the table that name more files in JSON lines: "file" and "sha256"
 
 
 def pieces(file: Path, start: int = 0, end: int | None = None) -> Iterator[bytes]:
@@ -117,6 +119,19 @@ def missing(folder: Path, sums: Mapping[str, str]) -> list[str]:
     return [name for name, digest in sums.items() if not _is_whole(folder / name, digest)]
 
 
+def named_in(folder: Path, manifest: str) -> dict[str, str]:
+    """Checksums of the files that a manifest names, which lie beside it; none while it is not there."""
+    if not (folder / manifest).is_file():
+        return {}
+    rows = map(json.loads, (folder / manifest).read_text(encoding="utf-8").splitlines())
+    return {Path(manifest).with_name(row["file"]).as_posix(): row["sha256"] for row in rows}
+
+
+def expected(job: Job, folder: Path, sums: Mapping[str, str]) -> dict[str, str]:
+    """All that a job must give, as far as it is known: what its manifests name is known once they are there."""
+    return dict(sums) | {name: digest for each in job.manifests for name, digest in named_in(folder, each).items()}
+
+
 def _is_whole(file: Path, digest: str) -> bool:
     if not file.is_file():
         return False
@@ -126,18 +141,23 @@ def _is_whole(file: Path, digest: str) -> bool:
 
 def run(job: Job, folder: Path, sums: Mapping[str, str], downloads: Path) -> None:
     """Download the packages and write every file of the table that is not there."""
-    wanted = set(missing(folder, sums))
+    known, given = dict(sums), set()
     for name, content in job.files([package.download(downloads) for package in job.packages]):
-        if name not in sums:
+        if name not in known:
             raise FetchError(f"{job.name} gives {name}, which has no checksum in the table.")
-        if name in wanted:
-            _write(folder / name, content, sums[name])
-            wanted.remove(name)
-    if wanted:
-        raise FetchError(f"{job.name} gave no {min(wanted)}.")
+        if not _is_whole(folder / name, known[name]):
+            size = _write(folder / name, content, known[name])
+            if name in sums:  # those of a manifest may be thousands
+                print(f"    {name}  {size / 1e6:,.2f} MB", flush=True)
+        if name in job.manifests:
+            known |= named_in(folder, name)
+        given.add(name)
+    if lost := missing(folder, {name: digest for name, digest in known.items() if name not in given}):
+        raise FetchError(f"{job.name} gave no {min(lost)}.")
 
 
-def _write(file: Path, content: Iterable[bytes], digest: str) -> None:
+def _write(file: Path, content: Iterable[bytes], digest: str) -> int:
+    """Write the file, whole or not at all; how many bytes it has."""
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=file.parent, prefix=".", suffix=".partial", delete=False) as stream:
@@ -150,7 +170,7 @@ def _write(file: Path, content: Iterable[bytes], digest: str) -> None:
                 partial.unlink(missing_ok=True)
     except OSError as error:
         raise FetchError(f"Cannot write {file}: {(error.strerror or str(error)).lower()}.") from error
-    print(f"    {file.name}  {size / 1e6:,.2f} MB", flush=True)
+    return size
 
 
 def _copy(content: Iterable[bytes], stream: IO[bytes], name: str, digest: str) -> int:
@@ -177,7 +197,7 @@ def main(jobs: Sequence[Job], target: Path, table: Path, about: str, arguments: 
     with tempfile.TemporaryDirectory() as downloads:
         for number, job in enumerate(chosen, start=1):
             label = f"[{number}/{len(chosen)}] {job.name}"
-            if not missing(target / job.name, sums[job.name]):
+            if not missing(target / job.name, expected(job, target / job.name, sums[job.name])):
                 print(f"{label}: already there", flush=True)
                 continue
             packages = " and ".join(package.name for package in job.packages)
