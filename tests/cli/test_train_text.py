@@ -190,7 +190,7 @@ def test_a_corpus_that_is_empty_or_absent(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("task", "more", "figures"),
     [
-        ("classify", ["--metric", "macro-f1", "--metric", "matthews"], ["loss", "accuracy", "macro_f1", "matthews"]),
+        ("classify", ["--metric", "macro_f1", "--metric", "matthews"], ["loss", "accuracy", "macro_f1", "matthews"]),
         ("sentiment", [], ["loss", "accuracy"]),
         ("pairs", ["--metric", "accuracy"], ["loss", "accuracy"]),
         ("tag", ["--metric", "f1"], ["loss", "accuracy", "f1"]),
@@ -249,6 +249,20 @@ def test_a_fine_tuning_goes_on(data: Path, bert: Path, tmp_path: Path) -> None:
     refused(fine_tune("classify", data, bert, tmp_path / "out"), "already holds")
     more = ["--lora", "2", "--steps", "4", "--resume"]
     assert "Resuming after step 2" in well(fine_tune("classify", data, bert, tmp_path / "out", *more)).err
+
+
+def test_a_run_has_a_folder_of_the_tasks_name(
+    data: Path, bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    own = ["--model", bert, "--data", data / "sentiment.jsonl", *STEPS, "--hold-out", "0"]
+    assert "runs/sentiment holds" in well(qkv("train", "sentiment", *own)).out
+    refused(qkv("train", "sentiment", *own), "runs/sentiment already holds", "--resume", "--overwrite", "--out")
+    refused(
+        qkv("train", "sentiment", *own, "--learning-rate", "0.5", "--resume"),
+        "with other settings: the learning rate (it was 3e-05, now 0.5). Only the budget",
+    )
+    well(qkv("train", "sentiment", *own, "--overwrite"))
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 from qkv.errors import QkvError
+from qkv.train.optimizers import adamw
+from qkv.train.provenance import describe
 from tests.train.tiny import TinyModel, open_run
 
 SESSION = {"started": "today"}
@@ -17,7 +19,7 @@ def begun(folder: Path, train: dict[str, object] | None = None, **options: objec
 
 def test_an_existing_run_is_not_overwritten_by_accident(tmp_path: Path) -> None:
     begun(tmp_path / "run")
-    with pytest.raises(QkvError, match="already holds a run"):
+    with pytest.raises(QkvError, match=r"already holds a run .*--resume.*--overwrite.*--out"):
         open_run(tmp_path / "run")
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "model.safetensors").touch()
@@ -65,6 +67,16 @@ def test_resume_refuses_other_settings_and_names_each(tmp_path: Path) -> None:
     assert "train.clip (it was 1.0, now 2.0)" in message
     assert "data (it was abc, now abd)" in message
     assert "width" not in message
+
+
+def test_another_learning_rate_is_told_in_one_sentence(tmp_path: Path) -> None:
+    def begin(rate: float, resume: bool) -> None:
+        optimizer = adamw(TinyModel(), learning_rate=rate)
+        open_run(tmp_path, resume=resume).begin({"optimizer": describe(optimizer)}, SESSION)
+
+    begin(1e-3, resume=False)
+    with pytest.raises(QkvError, match=r"other settings: the learning rate \(it was 0.001, now 0.01\)\. Only"):
+        begin(1e-2, resume=True)
 
 
 def test_resume_allows_another_budget_and_notes_the_session(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from functools import wraps
 from typing import Any, get_type_hints
 
 Command = Callable[..., None]
+BY_COMMAND = "by command"  # in a field's metadata: a function from the name of a command to the field's default there
 
 
 def with_groups(command: Command) -> Command:
@@ -18,6 +19,8 @@ def with_groups(command: Command) -> Command:
         hints = get_type_hints(group, include_extras=True)
         for field in fields(group):
             default = inspect.Parameter.empty if field.default is MISSING else field.default
+            if BY_COMMAND in field.metadata:
+                default = field.metadata[BY_COMMAND](command.__name__.replace("_", "-"))
             kind = inspect.Parameter.KEYWORD_ONLY
             seen.append(inspect.Parameter(field.name, kind, default=default, annotation=hints[field.name]))
 

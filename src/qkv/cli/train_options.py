@@ -4,13 +4,14 @@ import math
 import shlex
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from qkv.cli.groups import BY_COMMAND
 from qkv.errors import QkvError
 
 if TYPE_CHECKING:
@@ -37,7 +38,9 @@ class DataOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
-    out: Annotated[Path, typer.Option(help="Folder for the model and the history of its training.")]
+    out: Annotated[Path, typer.Option(help="Folder for the model and the history of its training.")] = field(
+        metadata={BY_COMMAND: lambda command: Path("runs") / command}
+    )
     steps: Annotated[int | None, typer.Option(help="Train for so many updates.")] = None
     minutes: Annotated[float | None, typer.Option(help="Train for so long; 5 where --steps is not given either.")] = (
         None

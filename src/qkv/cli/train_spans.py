@@ -37,7 +37,7 @@ def answer(
     answer: Annotated[str, typer.Option(help="Column with the answer as it stands there; blank: none.")] = "answer",
     start: Annotated[str, typer.Option(help="Column with its first character, if there is one.")] = "answer_start",
     metric: Annotated[
-        list[str] | None, typer.Option(help="exact-match or f1, which are both told; the first one given decides.")
+        list[str] | None, typer.Option(help="exact_match or f1, which are both told; the first one given decides.")
     ] = None,
 ) -> None:
     """Fine-tune a model to find the answer to a question in a text, or to say that there is none.

@@ -33,7 +33,7 @@ Text = Annotated[str, typer.Option(help="Column with the texts.")]
 Label = Annotated[str, typer.Option(help="Column with the labels.")]
 Metric = Annotated[
     list[str] | None,
-    typer.Option(help="accuracy, macro-f1 or matthews; may be repeated, the first one decides which weights are kept."),
+    typer.Option(help="accuracy, macro_f1 or matthews; may be repeated, the first one decides which weights are kept."),
 ]
 
 

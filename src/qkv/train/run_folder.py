@@ -17,6 +17,9 @@ FORMAT = "qkv-run-1"
 # What a run owns in its folder, and what overwriting removes; other files are left alone.
 OWNED = ("run.json", "metrics.jsonl", "checkpoints", "model.safetensors", "config.json")
 
+# What a person calls some of the settings.
+SPOKEN = {"optimizer.groups.initial_lr": "the learning rate", "optimizer.groups.weight_decay": "the weight decay"}
+
 SaveModel = Callable[[nn.Module, Path], None]
 
 
@@ -57,8 +60,8 @@ class RunFolder:
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
         elif present and not resume:
             raise QkvError(
-                f"{self.folder} already holds a run or a model ({present[0]}). Resume it, overwrite it, or choose "
-                "another folder."
+                f"{self.folder} already holds a run or a model ({present[0]}): resume it (--resume), begin anew "
+                "(--overwrite) or name another folder (--out)."
             )
 
     def begin(self, settings: Mapping[str, Any], session: Mapping[str, Any]) -> None:
@@ -71,7 +74,8 @@ class RunFolder:
             before = read_json(file)
             if not isinstance(before, dict) or before.get("format") != FORMAT:
                 raise QkvError(f"The file {file} is not the description of a {FORMAT} run.")
-            differences = list(_differences(before["settings"], now["settings"]))
+            found = dict(reversed(list(_differences(before["settings"], now["settings"]))))  # the first by each name
+            differences = [f"{name} ({change})" for name, change in reversed(found.items())]
             if before["data"] != now["data"]:
                 differences.append(f"data (it was {before['data']}, now {now['data']})")
             if differences:
@@ -127,12 +131,23 @@ class RunFolder:
             ) from error
 
 
-def _differences(before: Mapping[str, Any], now: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+def _differences(before: Mapping[str, Any], now: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """What is another than before, by name: (its name, what it was and is)."""
     for key in sorted(before.keys() | now.keys()):
         old, new = before.get(key), now.get(key)
         if old == new or (prefix == "train." and key in CHANGEABLE_ON_RESUME):
             continue
-        if isinstance(old, dict) and isinstance(new, dict):
-            yield from _differences(old, new, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key} (it was {json.dumps(old)}, now {json.dumps(new)})"
+        for one, other in _beside(old, new):
+            if isinstance(one, dict) and isinstance(other, dict):
+                yield from _differences(one, other, f"{prefix}{key}.")
+            else:
+                name = prefix + key
+                yield SPOKEN.get(name, name), f"it was {json.dumps(one)}, now {json.dumps(other)}"
+
+
+def _beside(old: Any, new: Any) -> list[tuple[Any, Any]]:
+    """As many groups of settings are compared group by group, anything else as it is."""
+    lists = isinstance(old, list) and isinstance(new, list) and len(old) == len(new)
+    if lists and all(isinstance(one, dict) for one in [*old, *new]):
+        return list(zip(old, new, strict=True))
+    return [(old, new)]
