@@ -8,7 +8,8 @@ import torch
 
 from qkv.data.augment import Flip, InTurn, Mixing, RandAugment
 from qkv.data.batches import Batches, ordered_batches
-from qkv.data.image_rows import ImageRows, divided_rows
+from qkv.data.classes import divided_rows
+from qkv.data.image_rows import ImageRows
 from qkv.data.plan import PlannedBatch, RowCount
 from qkv.data.preprocessing import Normalise
 from qkv.errors import QkvError

@@ -57,6 +57,12 @@ def single(lengths: Ints) -> tuple[Ints, Ints]:
     return lengths, np.ones_like(lengths)
 
 
+def seed_of(seed: int, epoch: int, planned: PlannedBatch) -> int:
+    """A seed of a batch's own: other in each epoch, and the same when a run is resumed."""
+    drawn = np.random.SeedSequence([seed, epoch, *(int(row) for row in planned.rows[:4])])
+    return int(drawn.generate_state(1, np.uint32)[0])
+
+
 class Batches(Generic[Made]):
     """Shuffled training batches, epoch after epoch, that know where they are.
 

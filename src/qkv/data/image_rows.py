@@ -17,7 +17,7 @@ from torch import Tensor
 
 from qkv.data.augment.mixing import Mixing
 from qkv.data.augment.steps import Augmentation
-from qkv.data.batches import TensorBatch, single
+from qkv.data.batches import TensorBatch, seed_of, single
 from qkv.data.plan import PlannedBatch
 from qkv.data.preprocessing import Normalise
 from qkv.data.text_rows import with_filler
@@ -120,8 +120,7 @@ class ImageRows:
         pixels = torch.from_numpy(some).permute(0, 3, 1, 2)  # [b c h w], in memory still pixel by pixel
         if planned.filler:
             pixels = torch.cat([pixels, pixels.new_zeros(planned.filler, *pixels.shape[1:])])
-        drawn = np.random.SeedSequence([self.seed, self.epoch, *(int(row) for row in planned.rows[:4])])
-        seed = int(drawn.generate_state(1, np.uint32)[0])
+        seed = seed_of(self.seed, self.epoch, planned)
         labels = with_filler(self.labels, planned, -1)
         return ImageBatch(pixels, labels, len(planned.rows), seed, self.augment, self.mixing)
 
@@ -135,21 +134,6 @@ class ImageRows:
         """Some of the pictures, copied into memory."""
         places = np.asarray(places)
         return replace(self, pixels=self.pixels[places], labels=self.labels[places])
-
-
-def divided_rows(rows: ImageRows, share: float, seed: int = 0) -> tuple[ImageRows, ImageRows]:
-    """(to train on, held out): a share of every class that has two pictures or more, drawn at random, one at least."""
-    draw = np.random.default_rng(seed)
-    held = []
-    for number in range(len(rows.names)):
-        places = draw.permutation(np.flatnonzero(rows.labels == number))
-        held.append(places[: max(1, round(share * len(places)))] if len(places) > 1 else places[:0])
-    chosen = np.sort(np.concatenate(held))
-    if not 0 < len(chosen) < len(rows):
-        raise QkvError(
-            f"A share of {share:g} of {len(rows)} pictures leaves nothing on one side: choose another share."
-        )
-    return rows.some(np.setdiff1d(np.arange(len(rows)), chosen)), rows.some(chosen)
 
 
 def map_array(file: Path | str) -> NDArray[np.generic]:

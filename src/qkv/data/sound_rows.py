@@ -1,4 +1,4 @@
-"""Sounds as rows to learn from: with what was said in them, with hidden frames to find again, or with a label.
+"""Sounds as rows to learn from: with what was said in them, or with hidden frames to find again.
 
 Shapes: b rows of a batch, t samples, n frames, l letters, m hidden frames of the batch, k distractors.
 """
@@ -53,14 +53,8 @@ class HiddenBatch(SoundBatch):
 
 
 @dataclass(frozen=True)
-class LabelledSoundBatch(SoundBatch):
-    wanted: Tensor  # [b] long, -1 for filler rows
-    labelled: int  # rows that are no filler
-
-
-@dataclass(frozen=True)
 class SoundRows:
-    """Waves [t] of one rate, prepared as the model wants them."""
+    """Waves [t] of one rate, prepared as the model wants them; pictures of sounds [1 m n] are batched alike."""
 
     waves: Sequence[Tensor]
 
@@ -77,15 +71,15 @@ class SoundRows:
 
     @property
     def sizes(self) -> tuple[Ints, Ints]:
-        return single(np.array([len(wave) for wave in self.waves]))
+        return single(np.array([wave.shape[-1] for wave in self.waves]))
 
     def rectangle(self, planned: PlannedBatch) -> tuple[Tensor, Tensor]:
-        """[b t] and [b]; filler rows repeat the first sound, since silence of no length cannot be heard."""
+        """[b … t] and [b]; filler rows repeat the first sound, since silence of no length cannot be heard."""
         rows = [*planned.rows.tolist(), *[int(planned.rows[0])] * planned.filler]
-        waves = torch.zeros(len(rows), planned.source_width)
+        waves = torch.zeros(len(rows), *self.waves[0].shape[:-1], planned.source_width)
         for place, row in enumerate(rows):
-            waves[place, : len(self.waves[row])] = self.waves[row]
-        return waves, torch.tensor([len(self.waves[row]) for row in rows])
+            waves[place, ..., : self.waves[row].shape[-1]] = self.waves[row]
+        return waves, torch.tensor([self.waves[row].shape[-1] for row in rows])
 
     def batch(self, planned: PlannedBatch) -> SoundBatch:
         return SoundBatch(*self.rectangle(planned))
@@ -175,15 +169,3 @@ class HiddenRows(SoundRows):
 def falling_temperature(updates: int, first: float = 2.0, last: float = 0.5, decay: float = 0.999995) -> float:
     """Of the quantiser's choices after so many updates. [baevski2020 §4.2]"""
     return max(last, first * decay**updates)
-
-
-@dataclass(frozen=True)
-class LabelledSounds(SoundRows):
-    """Sounds and the number of each one's class."""
-
-    numbers: Sequence[int] = ()
-
-    def batch(self, planned: PlannedBatch) -> LabelledSoundBatch:
-        waves, lengths = self.rectangle(planned)
-        wanted = [self.numbers[row] for row in planned.rows.tolist()] + [-1] * planned.filler
-        return LabelledSoundBatch(waves, lengths, torch.tensor(wanted), len(planned.rows))

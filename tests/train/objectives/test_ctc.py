@@ -11,7 +11,8 @@ from transformers import Wav2Vec2Config, Wav2Vec2ForCTC
 
 from qkv.data.plan import PlannedBatch
 from qkv.data.sound_features import FilterBank
-from qkv.data.sound_rows import LabelledSounds, SpokenRows
+from qkv.data.labelled_sounds import LabelledSounds
+from qkv.data.sound_rows import SpokenRows
 from qkv.data.span_hiding import SpanHiding
 from qkv.errors import QkvError
 from qkv.generate.ctc import ctc_log_probability, read_greedily
@@ -22,7 +23,7 @@ from qkv.models.sound_model import SoundModel
 from qkv.train.objectives.ctc import CTCLoss
 from qkv.train.objectives.sound_labels import SoundLabelLoss
 from qkv.weights.load import load_model
-from tests.models.small_sounds import SHORTEST, new_sound, small_sound
+from tests.models.small_sounds import LABELS, SHORTEST, new_sound, small_sound
 from tests.parity.test_wav2vec2 import SMALL
 
 TEXTS = [[1, 2, 3], [4, 4], [5], []]
@@ -113,7 +114,7 @@ def test_texts_that_cannot_fit_are_refused_before_anything_is_learned() -> None:
 
 def test_labels_of_sounds() -> None:
     model = small_sound("base", "classification")
-    data = LabelledSounds([torch.randn(length) for length in SAMPLES], [0, 2, 1, 2])
+    data = LabelledSounds([torch.randn(length) for length in SAMPLES], np.array([0, 2, 1, 2]), LABELS)
     batch = data.batch(planned(filler=1))
     measured = SoundLabelLoss().measure(model, batch)
     logits = torch.cat([model(wave[None]) for wave in data.waves])
@@ -131,7 +132,7 @@ def test_labels_of_pictures_of_sounds() -> None:
     model = build("ast", sizes, HeadChoice("classification", ("low", "high")))
     time = torch.arange(3000) / 16000
     waves = [torch.sin(6.28 * frequency * time) for frequency in (150, 180, 5000, 6000)]
-    batch = LabelledSounds(waves, [0, 0, 1, 1]).batch(PlannedBatch(np.arange(4), 3200, 1, 1))
+    batch = LabelledSounds(waves, np.array([0, 0, 1, 1]), ("low", "high")).batch(PlannedBatch(np.arange(4), 3200, 1, 1))
     objective = SoundLabelLoss(features=FilterBank(bands=16, frames=20))
     optimizer = torch.optim.Adam(model.parameters(), 1e-2)
     for _ in range(30):

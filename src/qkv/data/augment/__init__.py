@@ -1,10 +1,11 @@
-"""Pictures changed at random while a model is trained on them."""
+"""Pictures and sounds changed at random while a model is trained on them."""
 
 from qkv.data.augment.colour import ColourJitter
 from qkv.data.augment.erasing import RandomErasing
 from qkv.data.augment.geometry import Flip, RandomResizedCrop, Shift
 from qkv.data.augment.mixing import Mixing
 from qkv.data.augment.rand_augment import RandAugment
+from qkv.data.augment.sounds import Noise, Roll, SpecAugment, WaveMixing
 from qkv.data.augment.steps import Augmentation, InTurn
 
 __all__ = [
@@ -13,8 +14,12 @@ __all__ = [
     "Flip",
     "InTurn",
     "Mixing",
+    "Noise",
     "RandAugment",
     "RandomErasing",
     "RandomResizedCrop",
+    "Roll",
     "Shift",
+    "SpecAugment",
+    "WaveMixing",
 ]
