@@ -15,6 +15,7 @@ from qkv.parts.attention.attention import Attention, CrossAttention
 from qkv.parts.attention.cache import Cache, PreallocatedCache
 from qkv.parts.attention.kernels.choose import Kernel, choose_kernel
 from qkv.parts.attention.kernels.exact import exact
+from qkv.parts.attention.kernels.flash import flash
 from qkv.parts.attention.kernels.flex import flex
 from qkv.parts.attention.kernels.fused import fused
 from qkv.parts.attention.visibility import Causal, Mask, NotPadding, SameDocument, Tokens, Window
@@ -56,7 +57,24 @@ def test_fused_is_exact(name: str, size: int, bias: bool, dtype: torch.dtype) ->
     compare(fused, given, mask(SITUATIONS[name], size, "cuda"))
 
 
-@pytest.mark.parametrize("kernel", [fused, flex])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("size", [1, 9, 128, 300])
+@pytest.mark.parametrize("name", SITUATIONS)
+def test_flash_is_exact(name: str, size: int, dtype: torch.dtype) -> None:
+    given = inputs(size, size, width=16, value_width=16, bias=size == 300, dtype=dtype, device="cuda")
+    compare(flash, given, mask(SITUATIONS[name], size, "cuda"))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize(("width", "value_width"), [(8, 8), (24, 40), (64, 64), (80, 80), (128, 128), (256, 256)])
+def test_flash_is_exact_at_any_width(width: int, value_width: int, dtype: torch.dtype) -> None:
+    """In whole tiles, which need no look at their ends, and in others."""
+    for size in (256, 260):
+        given = inputs(size, size, width=width, value_width=value_width, key_value_heads=2, dtype=dtype, device="cuda")
+        compare(flash, given, mask(SITUATIONS["causal"], size, "cuda"))
+
+
+@pytest.mark.parametrize("kernel", [fused, flash, flex])
 @pytest.mark.parametrize("autocast", [False, True], ids=["plain", "autocast"])
 @pytest.mark.parametrize("name", ["everything", "causal", "causal, padded left"])
 def test_a_wide_bias_of_narrow_queries_is_not_rounded(name: str, autocast: bool, kernel: Kernel) -> None:
@@ -90,6 +108,8 @@ def test_compiled_flex_is_exact_to_the_precision_of_bfloat16(name: str) -> None:
     ("kernel", "key_value_heads", "bias", "name"),
     [
         *((fused, heads, bias, name) for heads in (1, 2) for bias in (False, True) for name in ("causal", "packed")),
+        (flash, 1, False, "causal"),
+        (flash, 2, True, "causal, padded left"),
         (flex, 1, False, "causal"),
         (flex, 2, True, "causal, padded left"),
     ],
@@ -103,6 +123,8 @@ def test_shared_keys_and_wider_values(kernel: Kernel, key_value_heads: int, bias
     ("kernel", "name", "sizes"),
     [
         *((fused, name, sizes) for name in ("causal", "window") for sizes in ((1, 8, 9), (3, 6, 9), (9, 0, 4))),
+        (flash, "causal", (1, 8, 9)),
+        (flash, "all but the near past", (130, 70, 200)),
         (flex, "causal", (1, 8, 9)),
         (flex, "all but the near past", (130, 70, 200)),
     ],

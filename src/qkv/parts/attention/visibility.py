@@ -46,6 +46,17 @@ class Tokens:
     def select(self, rows: Tensor) -> Tokens:
         return self if self.documents is None else Tokens(self.size, self.start, self.documents[rows])
 
+    def part(self, first: int, last: int) -> Tokens:
+        """The slots from `first` to before `last`, or to the end where that comes sooner."""
+        last = min(last, self.size)
+        documents = None if self.documents is None else self.documents[:, first:last]
+        return Tokens(last - first, self.start + first, documents)
+
+    def sight(self, device: torch.device | str, dim: int) -> Sight:
+        """As tensors for a table [b q k]; `dim` is the axis of the table that is not this side's."""
+        index = torch.arange(self.start, self.start + self.size, device=device)[None]  # [1 n]
+        return Sight(index.unsqueeze(dim), None if self.documents is None else self.documents.unsqueeze(dim))
+
 
 @dataclass(frozen=True)
 class Sight:
@@ -235,7 +246,7 @@ class Mask:
     def dense(self) -> Tensor:
         """The whole table as booleans. [b 1 q k], b and q being 1 where all rows or queries agree."""
         if self._dense is None:
-            query, key = _sight(self.query, self.device, dim=2), _sight(self.key, self.device, dim=1)
+            query, key = self.query.sight(self.device, dim=2), self.key.sight(self.device, dim=1)
             if not self.rule.reads_query:
                 query = Sight(query.index[:, :1], None)
             self._dense = self.rule.sees(query, key)[:, None]
@@ -254,10 +265,3 @@ class Mask:
         if self._without_empty_rows is None:
             self._without_empty_rows = self.dense | ~self.sees_something
         return self._without_empty_rows
-
-
-def _sight(tokens: Tokens, device: torch.device | str, dim: int) -> Sight:
-    """Tokens as tensors for a table [b q k]; `dim` is the axis of the table that is not this side's."""
-    index = torch.arange(tokens.start, tokens.start + tokens.size, device=device)[None]  # [1 n]
-    document = None if tokens.documents is None else tokens.documents.unsqueeze(dim)
-    return Sight(index.unsqueeze(dim), document)

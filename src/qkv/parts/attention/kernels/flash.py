@@ -1,0 +1,123 @@
+"""FlashAttention, our own: exact attention tile by tile, at a cost that follows what is seen. [dao2022 alg.1]"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from qkv.errors import QkvError
+from qkv.parts.attention.blocks import TileLists, TileMap, tile_map
+from qkv.parts.attention.kernels import flash_tiled
+from qkv.parts.attention.kernels.exact import exact
+from qkv.parts.attention.kernels.flash_tiled import like_a_stream
+from qkv.parts.attention.visibility import Everything, Mask, Tokens
+
+
+def flash(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Mask | None = None,
+    bias: Tensor | None = None,
+    *,
+    scale: float | None = None,
+    dropout: float = 0.0,
+    record: Callable[[Tensor], None] | None = None,
+) -> Tensor:
+    """Same meaning as `exact`. Tiles of the table that no query sees cost nothing, forwards and backwards."""
+    if record is not None:
+        raise QkvError("The flash kernel never forms attention weights: record them with the exact kernel.")
+    if dropout:
+        raise QkvError(
+            "The flash kernel has no dropout on attention weights: set it to 0 or use the exact or fused kernel."
+        )
+    if mask is None:
+        mask = Mask(Everything(), Tokens(q.shape[2]), Tokens(k.shape[2]), q.device)
+    mask.must_fit(q, k)
+    if not k.shape[2] or not q.numel():  # there is no tile
+        return exact(q, k, v, mask, bias, scale=scale)
+    if bias is not None:
+        bias = bias.expand(*bias.shape[:3], k.shape[2])
+    tiles = tile_map(mask)
+    scale = q.shape[-1] ** -0.5 if scale is None else scale
+    return _flash(q, k, v, bias, _apart(tiles), tiles.rows, scale)[0]
+
+
+def _ways(q: Tensor) -> Any:
+    """The module that computes it: Triton's on a GPU, the algorithm in torch ops elsewhere."""
+    if not q.is_cuda:
+        return flash_tiled
+    from qkv.parts.attention.kernels import flash_triton  # Triton comes with torch's builds for GPUs only
+
+    return flash_triton
+
+
+@torch.library.custom_op("qkv::flash", mutates_args=())
+def _flash(
+    q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, tiles: list[Tensor], map_rows: int, scale: float
+) -> tuple[Tensor, Tensor]:
+    return _ways(q).forward(q, k, v, bias, _joined(tiles, map_rows), scale)
+
+
+@torch.library.custom_op("qkv::flash_backward", mutates_args=())
+def _flash_backward(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    bias: Tensor | None,
+    tiles: list[Tensor],
+    map_rows: int,
+    scale: float,
+    o: Tensor,
+    log_sum: Tensor,
+    from_above: Tensor,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    way, wanted = _ways(q), (q, k, v, bias, _joined(tiles, map_rows), scale, o, log_sum, from_above)
+    dq, dk, dv, dbias = way.backward(*wanted)
+    return dq, dk, dv, q.new_empty(0) if dbias is None else dbias
+
+
+@_flash.register_fake
+def _(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, tiles: list[Tensor], map_rows: int, scale: float) -> Any:
+    b, h, queries, _ = q.shape
+    return like_a_stream(q, v.shape[3]), q.new_empty(b, h, queries, dtype=torch.float32)
+
+
+@_flash_backward.register_fake
+def _(
+    q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, tiles: Any, map_rows: int, scale: float,
+    o: Tensor, log_sum: Tensor, from_above: Tensor,
+) -> Any:  # fmt: skip
+    room = (like_a_stream(x, x.shape[3]) for x in (q, k, v))
+    return (*room, q.new_empty(0) if bias is None else torch.empty_like(bias))
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    q, k, v, bias, tiles, ctx.map_rows, ctx.scale = inputs
+    ctx.save_for_backward(q, k, v, bias, *output, *tiles)
+
+
+def _go_back(ctx: Any, from_above: Tensor, _: Tensor) -> tuple[Any, ...]:
+    q, k, v, bias, o, log_sum, *tiles = ctx.saved_tensors
+    dq, dk, dv, dbias = _flash_backward(q, k, v, bias, tiles, ctx.map_rows, ctx.scale, o, log_sum, from_above)
+    return dq, dk, dv, None if bias is None else dbias, [None] * len(tiles), None, None
+
+
+_flash.register_autograd(_go_back, setup_context=_keep)
+
+
+def _apart(tiles: TileMap) -> list[Tensor]:
+    """A map as the flat list of tensors that an operator of torch takes."""
+    of_queries, of_keys = tiles.of_queries, tiles.of_keys
+    return [
+        *(of_queries.begin, of_queries.partial, of_queries.tiles, of_queries.pattern),
+        *(of_keys.begin, of_keys.partial, of_keys.tiles, of_keys.pattern),
+        tiles.patterns,
+    ]
+
+
+def _joined(tiles: list[Tensor], rows: int) -> TileMap:
+    return TileMap(rows, TileLists(*tiles[:4]), TileLists(*tiles[4:8]), tiles[8])
