@@ -21,18 +21,20 @@ def read_pairs(
     *,
     names: Sequence[str] | None = None,
     format: str | None = None,
+    prefix: str = "",
     say: Callable[[str], None] | None = None,
 ) -> list[Pair]:
     """The (source, target) pairs of two named columns of a table: TSV, CSV, JSONL or parquet, a file, a folder or `-`.
 
     `names` names the columns of a file without a header line, `format` is needed for standard input. Bad rows are left
-    out and reported through `say`, by default on standard error.
+    out and reported through `say`, by default on standard error. `prefix` is put before every source, as T5 is told its
+    task: `summarize: `.
     """
     if source == target:
         raise QkvError(f"The source and the target are both the column {source!r}: name two different columns.")
     table = read_table(path, [source, target], names=names, format=format)
     report_problems(table.problems, say or Reporter().say)
-    return list(zip(table.column(source), table.column(target), strict=True))
+    return [(prefix + text, wanted) for text, wanted in zip(table.column(source), table.column(target), strict=True)]
 
 
 def report_problems(problems: Sequence[Problem], say: Callable[[str], None]) -> None:

@@ -21,7 +21,7 @@ from qkv.cli.run_language import WritingOptions, write_texts
 from qkv.cli.run_reading import ReadingOptions, answer, classify, embed, fill, read_states, tag
 from qkv.cli.run_scenes import SceneOptions, find_objects, find_points
 from qkv.cli.run_speech import SOUNDS_AT_ONCE, SpeechOptions, write_down, write_letters
-from qkv.cli.run_translator import SearchOptions, translate
+from qkv.cli.run_translator import TRANSLATING, SearchOptions, translate
 from qkv.errors import QkvError
 
 
@@ -50,7 +50,7 @@ class Kind(NamedTuple):
 
 
 KINDS = {
-    "TextToText": Kind("a translator", "translators", translate, ("beams", "n_best", "length_penalty")),
+    "TextToText": Kind("a translator", "translators", translate, TRANSLATING),
     "TextWriter": Kind(
         "a language model",
         "language models",

@@ -9,7 +9,7 @@ import typer
 
 from qkv.cli.groups import flag, given
 from qkv.cli.inputs import Input, text_or_file
-from qkv.cli.run_translator import BEAMS, SearchOptions, in_line
+from qkv.cli.run_translator import BEAMS, DRAWING, SEARCHING, SearchOptions, in_line
 from qkv.errors import QkvError
 
 if TYPE_CHECKING:
@@ -25,7 +25,8 @@ MOST = 128  # new tokens, where a person does not say
 @dataclass(frozen=True, kw_only=True)
 class WritingOptions:
     max_tokens: Annotated[
-        int | None, typer.Option(min=1, help="Most new tokens; 128 by default, fewer where the window holds no more.")
+        int | None,
+        typer.Option(min=1, help="Most new tokens; 128, fewer where the window ends, 50 more than a translator reads."),
     ] = None
     min_tokens: Annotated[int, typer.Option(min=0, help="New tokens before an end may come.")] = 0
     temperature: Annotated[
@@ -58,9 +59,7 @@ class WritingOptions:
     alternatives: Annotated[int, typer.Option(min=0, help="With --log-probs: likeliest tokens beside each.")] = 0
 
 
-DRAWING = ("temperature", "top_k", "top_p", "min_p", "typical", "samples", "seed")
 GUESSING = ("draft", "prompt_lookup")
-SEARCHING = ("beams", "n_best", "length_penalty")
 
 
 def write_texts(writer: "TextWriter", inputs: list[Input], before: int, request: Any) -> Iterator[str]:

@@ -24,6 +24,7 @@ train.command("embed", short_help="Learn vectors that are alike where texts are.
 train.command("images", short_help="Learn what pictures show.")(images)
 train.command("captions", short_help="Learn which texts go with which pictures, as CLIP did.")(captions)
 
+
 @train.callback()
 def every_task() -> None:
     """Train a model on your own data: one command for each kind of task.

@@ -197,6 +197,8 @@ def mlm(
 
 def further(new: NewModelOptions, run: RunOptions, adapt: AdaptOptions, head: Any) -> Any:
     """The model to train further, frozen or with updates as asked for; None where a new one is to be made."""
+    import torch
+
     from qkv.api.loading import load
     from qkv.api.runs import check_folder
 
@@ -208,6 +210,7 @@ def further(new: NewModelOptions, run: RunOptions, adapt: AdaptOptions, head: An
     if own := [name for name in given(new) if name != "model"]:
         raise QkvError(f"A model that is trained further keeps its {own[0]}: give --model or {flag(own[0])}.")
     found = load(new.model, run.device, head)
+    torch.manual_seed(run.seed)  # low-rank updates begin at random
     adapted(found.model, adapt)
     return found
 
