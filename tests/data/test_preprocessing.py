@@ -187,3 +187,30 @@ def test_a_model_of_greys_gets_greys() -> None:
         "ViT", size={"height": 20, "width": 30}, image_mean=[0.25], image_std=[0.5], do_convert_rgb=False
     )(images=[greys], return_tensors="pt")
     assert torch.equal(way.tensor(greys), theirs["pixel_values"][0])
+
+
+@pytest.mark.parametrize(
+    ("way", "expected"),
+    [
+        (Preprocessing(resize=Exactly(224, 224)), (Exactly(384, 384), None)),
+        (Preprocessing(resize=ShortestEdge(256), crop=Centre(224, 224)), (ShortestEdge(439), Centre(384, 384))),
+        (Preprocessing(resize=ShortestEdge(256), crop=RoundedCentre(224, 224)), (ShortestEdge(439), RoundedCentre(384, 384))),
+        (Preprocessing(resize=Exactly(256, 256), crop=Centre(224, 224)), (Exactly(439, 439), Centre(384, 384))),
+    ],
+)  # fmt: skip
+def test_another_size_shows_as_much_of_a_picture(way: Preprocessing, expected: tuple[object, object]) -> None:
+    larger = way.at(384)
+    assert (larger.resize, larger.crop) == expected
+    assert larger.size == (384, 384)
+    assert way.at(224) == way
+
+
+def test_a_way_without_one_size_has_no_other() -> None:
+    with pytest.raises(QkvError, match="no one size"):
+        Preprocessing(resize=ShortestEdge(224)).at(384)
+
+
+def test_what_was_normalised_can_be_undone() -> None:
+    normalise = Normalise(1 / 255, (0.1, 0.2, 0.3), (0.3, 0.2, 0.1))
+    pixels = torch.arange(48, dtype=torch.uint8).view(1, 3, 4, 4)
+    torch.testing.assert_close(normalise.undone(normalise(pixels)), pixels / 255)

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import fields, replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
+from qkv.data.patch_hiding import PatchHiding
 from qkv.errors import QkvError
 from qkv.models.catalogue import FAMILIES, build, config_of, count_parameters, find_family
 from qkv.models.head_choice import HeadChoice
@@ -60,6 +62,7 @@ def test_an_answer_has_the_shape_that_its_head_says(model: ImageModel, height: i
         "distilled": [(ROWS, len(LABELS))],
         "embedding": [(ROWS, model.sizes.width)],
         "projection": [(ROWS, getattr(model.sizes, "projection", 0))],
+        "masked": [(ROWS, tokens - len(model.embed.prefix), 8**model.sizes.channels)],
     }
     found = answers(model, pictures(model, height, width))
     assert [tuple(each.shape) for each in found] == expected[model.head_choice.kind]
@@ -116,7 +119,11 @@ def test_a_saved_configuration_says_what_to_build(model: ImageModel) -> None:
 
 def test_every_parameter_learns(model: ImageModel) -> None:
     model.zero_grad()
-    found = answers(model, pictures(model, 16, 8))
+    images = pictures(model, 16, 8)
+    hides = model.embed.mask_token is not None
+    hidden = PatchHiding().draw(ROWS, 8, np.random.default_rng(0), images) if hides else None
+    given = model(images, hidden=hidden)
+    found = (given,) if isinstance(given, Tensor) else tuple(given)
     sum((each * torch.randn_like(each)).sum() for each in found).backward()
     for name, parameter in model.named_parameters():
         assert parameter.grad is not None, name
@@ -153,7 +160,7 @@ def test_what_is_no_picture_is_refused(usual: ImageModel) -> None:
 
 
 def test_a_head_that_the_family_lacks_is_refused(usual: ImageModel) -> None:
-    for kind in ("language", "spans", "masked"):
+    for kind in ("language", "spans", "ctc"):
         with pytest.raises(QkvError, match=f"This family has no {kind} head: it has "):
             build(usual.family, usual.sizes, HeadChoice(kind))
 

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from qkv.data.patch_hiding import HiddenPatches
 from qkv.errors import QkvError
 from qkv.parts.attention.visibility import Tokens
 from qkv.parts.context import Context
@@ -63,3 +64,21 @@ def test_prefix_positions_dropout_and_norm_follow_each_other() -> None:
 def test_every_token_before_the_patches_has_a_position() -> None:
     with pytest.raises(QkvError, match="1 tokens before the patches, and 0 positions"):
         PatchEmbed(Patches(3, 8, 4), Learned2D(2, 2, 8), ("class_token",))
+
+
+@torch.no_grad()
+def test_masks_and_other_patches_stand_where_patches_are_hidden() -> None:
+    embed = PatchEmbed(Patches(3, 8, 4), Learned2D(2, 2, 8, 1), ("class_token",), hides=True)
+    images = torch.randn(2, 3, 8, 8)
+    masked = torch.tensor([[True, False, False, False], [False, False, False, True]])
+    sources = torch.tensor([[0, 6, 2, 3], [4, 5, 6, 7]])  # the second patch is the third of the other picture
+    hidden = HiddenPatches(masked, sources, torch.tensor([0, 1, 7]))
+    patches = embed.patches(images)
+    expected = patches.clone()
+    expected[0, 0] = expected[1, 3] = embed.mask_token
+    expected[0, 1] = patches[1, 2]
+    found = embed(images, CONTEXT, hidden)
+    torch.testing.assert_close(found[:, 1:], expected + embed.position.weight[1:])
+    torch.testing.assert_close(found[:, :1], embed(images, CONTEXT)[:, :1])
+    with pytest.raises(QkvError, match="build it with the head 'masked'"):
+        PatchEmbed(Patches(3, 8, 4), Learned2D(2, 2, 8))(images, CONTEXT, hidden)

@@ -9,7 +9,7 @@ Shapes: b pictures, c channels, h height, w width.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Protocol
 
@@ -140,9 +140,17 @@ class Normalise:
     def __call__(self, pixels: Tensor) -> Tensor:
         """[… c h w] uint8 → float32, on whatever device the pixels are."""
         # The products are rounded once from double precision, as the reference has them.
-        values = (pixels.double() * self.scale).float()
-        mean, std = (_by_channel(each, pixels.device) for each in (self.mean, self.std))
+        return self.of_values((pixels.double() * self.scale).float())
+
+    def of_values(self, values: Tensor) -> Tensor:
+        """The same for what is scaled already. [… c h w] float32"""
+        mean, std = (_by_channel(each, values.device) for each in (self.mean, self.std))
         return (values - mean) / std
+
+    def undone(self, images: Tensor) -> Tensor:
+        """Back to what was scaled and not yet normalised. [… c h w] float32"""
+        mean, std = (_by_channel(each, images.device) for each in (self.mean, self.std))
+        return images * std + mean
 
 
 @lru_cache(maxsize=64)
@@ -188,6 +196,20 @@ class Preprocessing:
         if self.crop is not None:
             return self.crop.size
         return (self.resize.height, self.resize.width) if isinstance(self.resize, Exactly) else None
+
+    def at(self, side: int) -> Preprocessing:
+        """The same way for squares of another size: as much of the picture is seen, in more pixels or in fewer."""
+        if isinstance(self.crop, Centre):
+            crop = replace(self.crop, height=side, width=side)
+            if isinstance(self.resize, ShortestEdge):
+                edge = round(self.resize.edge * side / min(self.crop.size))
+                return replace(self, resize=ShortestEdge(edge), crop=crop)
+            if isinstance(self.resize, Exactly):
+                high, wide = (round(each * side / min(self.crop.size)) for each in self.resize.of(0, 0))
+                return replace(self, resize=Exactly(high, wide), crop=crop)
+        if self.crop is None and isinstance(self.resize, Exactly):
+            return replace(self, resize=Exactly(side, side))
+        raise QkvError("What this model reads has no one size that another could take the place of.")
 
     def pixels(self, source: Source) -> Tensor:
         """A picture resized and cropped. → [c h w] uint8"""

@@ -5,7 +5,7 @@ Shapes: b pictures of a batch, s tokens, d width of the stream.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -14,6 +14,8 @@ from PIL import Image
 from torch import Tensor
 
 from qkv.data.images import Source
+from qkv.data.patch_colours import middle_of
+from qkv.data.patch_hiding import every_other
 from qkv.data.preprocessing import Preprocessing
 from qkv.data.preprocessing_files import write_preprocessing
 from qkv.errors import QkvError
@@ -42,18 +44,21 @@ class ImageReader(ModelUse):
 
     def answers(self, pictures: Sequence[Source], batch_images: int = BATCH_IMAGES) -> list[Any]:
         """What the head says of each picture, on the CPU. Only a batch of pictures is in memory at a time."""
+        found: list[Any] = []
+        with at_rest(self.model):
+            for inputs in self.inputs(pictures, batch_images):
+                output = self.model(inputs)
+                found += [_row(output, number) for number in range(len(inputs))]
+        return found
+
+    def inputs(self, pictures: Sequence[Source], batch_images: int) -> Iterator[Tensor]:
+        """What the model reads of the pictures, batch by batch. [b c h w]"""
         if batch_images < 1:
             raise QkvError(f"A batch holds one picture at least, not {batch_images}.")
         pictures = check_pictures(pictures)
         device = next(self.model.parameters()).device
-        found: list[Any] = []
-        with at_rest(self.model):
-            for first in range(0, len(pictures), batch_images):
-                some = pictures[first : first + batch_images]
-                inputs = self.preprocessing.batch(some).to(device)
-                output = self.model(inputs.pixels)
-                found += [_row(output, number) for number in range(len(some))]
-        return found
+        for first in range(0, len(pictures), batch_images):
+            yield self.preprocessing.batch(pictures[first : first + batch_images]).to(device).pixels
 
 
 class ImageClassifier(ImageReader):
@@ -97,8 +102,29 @@ class ImageStateReader(ImageReader):
         return [answer[0] if isinstance(answer, tuple) else answer for answer in answers]
 
 
+class PatchGuesser(ImageReader):
+    """The colours of patches that it does not see."""
+
+    kinds: ClassVar = ("masked",)
+
+    def run(self, pictures: Sequence[Source], *, batch_images: int = BATCH_IMAGES) -> list[Tensor]:
+        """The colour of every patch, guessed while it is hidden: half of them at a time, as on a chessboard.
+
+        A tensor of 8-bit numbers [rows columns channels] for each picture: a coarse picture of it.
+        """
+        guesses: list[Tensor] = []
+        with at_rest(self.model):
+            for inputs in self.inputs(pictures, batch_images):
+                grid, rows = self.model.embed.grid(inputs), len(inputs)
+                halves = [every_other(rows, grid, first, inputs.device) for first in (0, 1)]
+                said = [self.model(inputs, hidden=half).argmax(-1) for half in halves]  # [b n] each
+                numbers = torch.where(halves[0].masked, said[0], said[1])
+                guesses += middle_of(numbers, inputs.shape[1]).unflatten(1, grid).cpu()
+        return guesses
+
+
 IMAGE_USES: dict[str, type[ImageReader]] = {
-    kind: use for use in (ImageClassifier, ImageEncoder, ImageStateReader) for kind in use.kinds
+    kind: use for use in (ImageClassifier, ImageEncoder, ImageStateReader, PatchGuesser) for kind in use.kinds
 }
 
 

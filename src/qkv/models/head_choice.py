@@ -14,7 +14,7 @@ from qkv.parts.pool import FirstToken, LastToken, MeanOfTokens, UnitLength
 
 KINDS = {
     "language": "the next token",
-    "masked": "what a hidden token was",
+    "masked": "what a hidden token was, or of what colour a hidden patch",
     "pretraining": "what a hidden token or frame was, and of texts whether two segments belong together",
     "ctc": "which letter is heard in a frame, or none",
     "states": "the stream itself",

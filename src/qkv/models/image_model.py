@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from qkv.data.patch_hiding import HiddenPatches
 from qkv.models.head_choice import HeadChoice
 from qkv.parts.attention.visibility import Everything, Tokens
 from qkv.parts.context import Context, Ledger
@@ -28,14 +29,14 @@ class ImageModel(nn.Module):
         super().__init__()
         self.embed, self.stack, self.head = embed, stack, head
 
-    def forward(self, images: Tensor, *, ledger: Ledger | None = None) -> Any:
-        """What the head makes of pictures [b c h w]."""
+    def forward(self, images: Tensor, *, hidden: HiddenPatches | None = None, ledger: Ledger | None = None) -> Any:
+        """What the head makes of pictures [b c h w], some of whose patches may be hidden."""
         ctx = self.context(images, ledger=ledger)
-        return self.head(self.states(images, ctx), ctx)
+        return self.head(self.states(images, ctx, hidden), ctx)
 
-    def states(self, images: Tensor, ctx: Context) -> Tensor:
+    def states(self, images: Tensor, ctx: Context, hidden: HiddenPatches | None = None) -> Tensor:
         """The stream after the last block (and its norm, where there is one). [b s d]"""
-        x: Tensor = self.stack(self.embed(images, ctx), ctx)
+        x: Tensor = self.stack(self.embed(images, ctx, hidden), ctx)
         return x
 
     def context(self, images: Tensor, *, ledger: Ledger | None = None) -> Context:

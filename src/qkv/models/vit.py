@@ -9,6 +9,7 @@ from functools import partial
 import torch
 from torch import nn
 
+from qkv.data.patch_colours import colours
 from qkv.errors import QkvError
 from qkv.models.head_choice import HeadChoice, Pools, make_head
 from qkv.models.image_model import ImageModel
@@ -16,7 +17,7 @@ from qkv.models.initial import initialise_normal
 from qkv.parts.attention.attention import Attention
 from qkv.parts.block import Block
 from qkv.parts.feedforward import MLP, find_activation
-from qkv.parts.heads import PooledStatesHead
+from qkv.parts.heads import PatchHead, PooledStatesHead
 from qkv.parts.norm import LayerNorm
 from qkv.parts.patches import PatchEmbed, Patches
 from qkv.parts.pool import DensePool, FirstToken, MeanOfPatches
@@ -27,7 +28,7 @@ from qkv.parts.stack import Stack
 CLASS_TOKEN = "class_token"
 # What stands for the whole picture: the tokens before its patches.
 PREFIXES: dict[str, tuple[str, ...]] = {"class": (CLASS_TOKEN,), "mean": ()}
-HEADS = ("states", "pooled", "classification", "embedding")
+HEADS = ("states", "pooled", "classification", "embedding", "masked")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,12 +82,15 @@ def vit(sizes: ViTSizes, head: HeadChoice) -> ImageModel:
     width, prefix = sizes.width, PREFIXES[sizes.pooling]
     pool = FirstToken if prefix else MeanOfPatches
     model = ImageModel(
-        embed=patch_embed(sizes, prefix),
+        embed=patch_embed(sizes, prefix, hides=head.kind == "masked"),
         stack=encoder(sizes),
         head=make_head(
             head,
             width,
-            {"pooled": lambda: PooledStatesHead(DensePool(pool(), width, torch.tanh))},
+            {
+                "pooled": lambda: PooledStatesHead(DensePool(pool(), width, torch.tanh)),
+                "masked": lambda: PatchHead(width, len(prefix), colours(sizes.channels)),
+            },
             pool=pool,
             kinds=HEADS,
             pools=image_pools(prefix),
@@ -102,11 +106,11 @@ def image_pools(prefix: Sequence[str]) -> Pools:
     return {"mean": patches, "first": FirstToken} if prefix else {"mean": patches}
 
 
-def patch_embed(sizes: PatchSizes, prefix: Sequence[str]) -> PatchEmbed:
+def patch_embed(sizes: PatchSizes, prefix: Sequence[str], hides: bool = False) -> PatchEmbed:
     patches = Patches(sizes.channels, sizes.width, sizes.patch)
     grid = patches.grid(sizes.image, sizes.image)
     position = Learned2D(*grid, sizes.width, len(prefix), find_resampling(sizes.resampling))
-    return PatchEmbed(patches, position, prefix, sizes.dropout)
+    return PatchEmbed(patches, position, prefix, sizes.dropout, hides=hides)
 
 
 def encoder(sizes: EncoderSizes) -> nn.Module:

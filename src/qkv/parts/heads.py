@@ -172,6 +172,18 @@ class TokenHead(nn.Module):
         return logits
 
 
+class PatchHead(nn.Module):
+    """One decision a patch: W x + b of what stands behind the `prefix`, which is no patch. [b s d] → [b n c]"""
+
+    def __init__(self, width: int, prefix: int, classes: int) -> None:
+        super().__init__()
+        self.prefix, self.out = prefix, nn.Linear(width, classes)
+
+    def forward(self, x: Tensor, ctx: Context | None = None) -> Tensor:
+        logits: Tensor = self.out(x[:, self.prefix :])
+        return logits
+
+
 class PooledHead(nn.Module):
     """One vector a row, such as the embedding of a sentence. [b s d] → [b d]"""
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from qkv.data.patch_hiding import HiddenPatches
 from qkv.errors import QkvError
 from qkv.parts.context import Context
 from qkv.parts.position import Learned2D
@@ -53,7 +54,8 @@ class PatchEmbed(nn.Module):
     """norm(dropout(prefix and patches + positions)), of which prefix and norm may be absent.
 
     The prefix are learned tokens that stand for the whole picture, by their names: `class_token`
-    [dosovitskiy2021 §3.1], `distillation_token` [touvron2021 §4]. The norm is CLIP's [radford2021 §2.4].
+    [dosovitskiy2021 §3.1], `distillation_token` [touvron2021 §4]. The norm is CLIP's [radford2021 §2.4]. A model that
+    `hides` patches has a learned vector, `mask_token`, that stands where one is masked [dosovitskiy2021 §B.1.2].
     """
 
     def __init__(
@@ -64,6 +66,7 @@ class PatchEmbed(nn.Module):
         dropout: float = 0.0,
         *,
         norm: nn.Module | None = None,
+        hides: bool = False,
     ) -> None:
         super().__init__()
         self.prefix = tuple(prefix)
@@ -71,6 +74,7 @@ class PatchEmbed(nn.Module):
             raise QkvError(f"There are {len(self.prefix)} tokens before the patches, and {position.prefix} positions.")
         for name in self.prefix:
             self.register_parameter(name, nn.Parameter(torch.randn(patches.out_channels) * 0.02))
+        self.mask_token = nn.Parameter(torch.randn(patches.out_channels) * 0.02) if hides else None
         self.patches, self.position, self.norm, self.dropout = patches, position, norm, nn.Dropout(dropout)
 
     def grid(self, images: Tensor) -> tuple[int, int]:
@@ -87,12 +91,21 @@ class PatchEmbed(nn.Module):
         rows, columns = self.grid(images)
         return len(self.prefix) + rows * columns
 
-    def forward(self, images: Tensor, ctx: Context) -> Tensor:
+    def forward(self, images: Tensor, ctx: Context, hidden: HiddenPatches | None = None) -> Tensor:
         """[b c h w] → [b s d]"""
         rows, columns = self.grid(images)
         x = self.patches(images)  # [b r·k d]
+        if hidden is not None:
+            x = self._without(hidden, x)
         if self.prefix:
             tokens = torch.stack([getattr(self, name) for name in self.prefix])  # [prefix d]
             x = torch.cat((tokens.expand(len(x), -1, -1), x), 1)  # [b s d]
         x = self.dropout(x + self.position(rows, columns))
         return x if self.norm is None else self.norm(x, ctx)
+
+    def _without(self, hidden: HiddenPatches, x: Tensor) -> Tensor:
+        """Patches [b r·k d] with masks and others in the place of those that are hidden."""
+        if self.mask_token is None:
+            raise QkvError("To hide patches a model needs the vector of a mask: build it with the head 'masked'.")
+        x = x.flatten(0, 1)[hidden.sources]  # [b r·k d]
+        return torch.where(hidden.masked[..., None], self.mask_token.to(x.dtype), x)

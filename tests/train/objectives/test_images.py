@@ -15,7 +15,7 @@ from qkv.data.plan import PlannedBatch, RowCount
 from qkv.data.preprocessing import Normalise
 from qkv.errors import QkvError
 from qkv.train.objectives.distillation import DistillationLoss
-from qkv.train.objectives.images import HardDistillationLoss, ImageClassificationLoss
+from qkv.train.objectives.images import HardDistillationLoss, ImageClassificationLoss, SeenAnew
 from tests.models.small_images import small_model
 
 NORMALISE = Normalise(1 / 255, (0.5,) * 3, (0.5,) * 3)
@@ -138,3 +138,21 @@ def test_pictures_can_be_learned() -> None:
     model.eval()
     whole = data.batch(PlannedBatch(np.arange(60), 1, 1))
     assert int(objective.measure(model, whole)["accuracy"].total) >= 57
+
+
+@torch.no_grad()
+def test_a_teacher_may_read_other_values_sizes_and_classes() -> None:
+    class Told(nn.Module):
+        """Keeps what it is shown."""
+
+        def forward(self, images: Tensor) -> Tensor:
+            self.images = images
+            return images.mean((2, 3))
+
+    theirs, pixels = Normalise(1 / 255, (0.1, 0.2, 0.3), (0.3, 0.2, 0.1)), batch().pixels
+    told = Told()
+    found = SeenAnew(told, NORMALISE, theirs, (12, 12), (2, 0, 1))(NORMALISE(pixels))
+    torch.testing.assert_close(told.images, theirs(pixels), atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(found, theirs(pixels).mean((2, 3))[:, [2, 0, 1]], atol=1e-5, rtol=1e-4)
+    SeenAnew(told, NORMALISE, NORMALISE, (20, 16), (0, 1, 2))(NORMALISE(pixels))
+    assert told.images.shape == (6, 3, 20, 16)

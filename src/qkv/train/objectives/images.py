@@ -5,14 +5,15 @@ Shapes: b pictures, c channels, h height, w width, k classes, s tokens, d width 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from qkv.data.image_rows import ImageBatch, PreparedImages
+from qkv.data.image_rows import ImageBatch
 from qkv.data.preprocessing import Normalise
 from qkv.errors import QkvError
 from qkv.models.image_model import ImageModel
@@ -96,8 +97,54 @@ class HardDistillationLoss:
         return {**told, **right_answers((by_class + by_teacher) / 2, batch)}
 
 
-def mixed_entropy(logits: Tensor, prepared: PreparedImages, smoothing: float = 0.0) -> Tensor:
-    """Sum over the pictures of kept·CE(own class) + (1 − kept)·CE(partner's class); filler counts as nothing."""
+class Shared(Protocol):
+    """The two classes of each row, -1 in filler, and how much of it is of its own."""
+
+    @property
+    def labels(self) -> Tensor: ...  # [b]
+
+    @property
+    def others(self) -> Tensor: ...  # [b]
+
+    @property
+    def kept(self) -> Tensor: ...  # [b]
+
+
+class Classed(Protocol):
+    @property
+    def labels(self) -> Tensor: ...  # [b]
+
+    @property
+    def labelled(self) -> int: ...  # rows that are no filler
+
+
+class SeenAnew(nn.Module):
+    """A teacher that reads pictures in another way than its student: of other values, another size, in other classes.
+
+    `own` is how the student's pictures are normalised, `theirs` how the teacher's are; `size` is what the teacher
+    reads, None for any; `order` are the places of the student's classes among the teacher's.
+    """
+
+    def __init__(
+        self, teacher: nn.Module, own: Normalise, theirs: Normalise, size: tuple[int, int] | None, order: Sequence[int]
+    ) -> None:
+        super().__init__()
+        self.teacher, self.own, self.theirs, self.size, self.order = teacher, own, theirs, size, tuple(order)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """[b c h w] → [b k]"""
+        if self.own != self.theirs:
+            images = self.theirs.of_values(self.own.undone(images))
+        if self.size is not None and self.size != images.shape[-2:]:
+            images = F.interpolate(images, self.size, mode="bilinear", antialias=True)
+        logits: Tensor = self.teacher(images)
+        if self.order == tuple(range(logits.shape[-1])):
+            return logits
+        return torch.stack([logits[:, place] for place in self.order], 1)
+
+
+def mixed_entropy(logits: Tensor, prepared: Shared, smoothing: float = 0.0) -> Tensor:
+    """Sum over the rows of kept·CE(own class) + (1 − kept)·CE(partner's class); filler counts as nothing."""
     wide = widened(logits)
     own, other = (
         F.cross_entropy(wide, labels, ignore_index=-1, reduction="none", label_smoothing=smoothing)  # [b]
@@ -106,7 +153,7 @@ def mixed_entropy(logits: Tensor, prepared: PreparedImages, smoothing: float = 0
     return (prepared.kept * own + (1 - prepared.kept) * other).sum()
 
 
-def right_answers(logits: Tensor, batch: ImageBatch) -> dict[str, Loss]:
-    """How many pictures have their own class first, and among the first five."""
+def right_answers(logits: Tensor, batch: Classed) -> dict[str, Loss]:
+    """How many rows have their own class first, and among the first five."""
     best = logits.topk(min(BEST, logits.shape[-1]), -1).indices == batch.labels[:, None]  # [b 5]
     return {"accuracy": Loss(best[:, 0].sum(), batch.labelled), "top5": Loss(best.sum(), batch.labelled)}
