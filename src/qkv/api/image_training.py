@@ -2,53 +2,42 @@
 
 import hashlib
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 from qkv.api.choices import Sizes, named_sizes
-from qkv.api.runs import MakeOptimizer, check_folder, parameters_of, run_training, typical_batch, validation
+from qkv.api.class_training import ClassTraining, held_out_rows, learn_classes
+from qkv.api.runs import check_folder
 from qkv.data.augment import Augmentation, Mixing
-from qkv.data.batches import Batches
-from qkv.data.image_rows import ImageRows, divided_rows
+from qkv.data.image_rows import ImageRows
+from qkv.data.patch_hiding import PatchHiding
 from qkv.data.plan import Batching, RowCount
 from qkv.data.preprocessing import Exactly, Normalise, Preprocessing
 from qkv.data.preprocessing_files import write_preprocessing
 from qkv.errors import QkvError
-from qkv.generate.image_readers import ImageClassifier, ImageReader
+from qkv.generate.image_readers import ImageClassifier, ImageReader, PatchGuesser
 from qkv.models.catalogue import build, find_family
 from qkv.models.head_choice import HeadChoice
 from qkv.models.image_model import ImageModel
-from qkv.train.flops import flops_per_counted_token
-from qkv.train.objectives.images import ImageClassificationLoss
-from qkv.train.optimizers import adamw
-from qkv.train.reporter import Reporter
-from qkv.train.schedules import Linear, Schedule
-from qkv.train.settings import TrainSettings
+from qkv.train.objectives.images import HardDistillationLoss, ImageClassificationLoss, SeenAnew
+from qkv.train.objectives.masked_patches import MaskedPatchLoss
 from qkv.weights.load import with_head
 
-SETTINGS = TrainSettings(steps=2000, evaluate_every=200, save_every=200, keep=1)
 HASHED_AT_ONCE = 4096  # pictures
+
+Used = TypeVar("Used", bound=ImageReader)
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImageTraining:
+class ImageTraining(ClassTraining):
     """How pictures are learned."""
 
     augment: Augmentation | None = None  # how pictures are changed while training
     mixing: Mixing | None = None
-    smoothing: float = 0.0
     batching: Batching = RowCount(128)  # noqa: RUF009 (frozen)
-    settings: TrainSettings = SETTINGS
-    optimizer: MakeOptimizer = partial(adamw, learning_rate=1e-3)  # noqa: RUF009 (never changed)
-    schedule: Schedule = Linear(warmup=200)  # noqa: RUF009 (frozen)
-    hold_out: float = 0.05  # share to validate on where nothing is given for it
-    reporter: Reporter | None = None
-    resume: bool = False
-    overwrite: bool = False
 
 
 HOW = ImageTraining()
@@ -70,52 +59,101 @@ def train_image_classifier(
     """Learn the class of a picture; the model is returned, and left in `folder` with its history.
 
     Without `model` a new one of a family is trained, for pictures of the size that the data have. With one, it gets a
-    head for the classes of the data where its own is for others. `head` may be "distilled" for a DeiT, with an
-    `objective` such as `HardDistillationLoss`.
+    head for the classes of the data where its own is for others; `at_resolution` brings it to pictures of another size
+    first. `head` may be "distilled" for a DeiT, with an `objective` such as `HardDistillationLoss`.
     """
     folder = Path(folder)
     check_folder(folder, how.resume, how.overwrite)
-    if valid is not None and valid.names != data.names:
-        raise QkvError(f"The validation classes {', '.join(valid.names)} are not those of the training pictures.")
-    if valid is None and how.hold_out:
-        data, valid = divided_rows(data, how.hold_out)
-    torch.manual_seed(how.settings.seed)
-    choice = HeadChoice(head, labels=data.names)
-    if model is None:
-        use = ImageClassifier(new_image_model(family, sizes, choice, data), plain_preprocessing(data))
-    else:
-        network = model.model if model.model.head_choice == choice else with_head(model.model, choice)
-        use = ImageClassifier(network, model.preprocessing)
-        _check_fit(use.preprocessing, data)
+    data, valid = held_out_rows(data, valid, how, "pictures")
+    use = _use(data, model, family, sizes, HeadChoice(head, labels=data.names), ImageClassifier, how)
     own = ImageClassificationLoss(normalise=use.preprocessing.normalise, smoothing=how.smoothing)
-    objective = objective or own
-    batches = Batches(data.anew(how.settings.seed, how.augment, how.mixing), how.batching, seed=how.settings.seed)
-    (how.reporter or Reporter()).say(
-        f"{len(data):,} pictures to train on, {len(valid) if valid else 0:,} to validate on; {use.model.family}, "
-        f"{parameters_of(use.model):,} parameters. Batches in an epoch: {len(batches):,}."
-    )
-    return run_training(
+    return _learn(use, data, valid, folder, how, objective=objective or own, measure=own, evaluate=evaluate)
+
+
+def pretrain_image_model(
+    data: ImageRows,
+    folder: Path | str,
+    *,
+    valid: ImageRows | None = None,
+    model: ImageReader | None = None,
+    family: str = "vit",
+    sizes: Sizes = "desk",
+    hiding: PatchHiding = PatchHiding(),  # noqa: B008 (frozen)
+    how: ImageTraining = HOW,
+    evaluate: Callable[[PatchGuesser], Mapping[str, float]] | None = None,
+) -> PatchGuesser:
+    """Learn from pictures without labels of what colour hidden patches are [dosovitskiy2021 §B.1.2].
+
+    What comes of it is what `train_image_classifier` may begin with. Labels of the data are not looked at.
+    """
+    folder = Path(folder)
+    check_folder(folder, how.resume, how.overwrite)
+    if how.mixing is not None or how.smoothing:
+        raise QkvError("Pictures are mixed and targets smoothed where classes are learned: leave both out here.")
+    data, valid = held_out_rows(data, valid, how, "pictures")
+    use = _use(data, model, family, sizes, HeadChoice("masked"), PatchGuesser, how)
+    own = MaskedPatchLoss(normalise=use.preprocessing.normalise, hiding=hiding)
+    return _learn(use, data, valid, folder, how, objective=own, measure=own, evaluate=evaluate)
+
+
+def distillation_from(teacher: ImageClassifier, data: ImageRows, *, smoothing: float = 0.0) -> HardDistillationLoss:
+    """What a new DeiT learns by from a teacher, which may read pictures of another size or in other values.
+
+    It must name the classes of the data, in whatever order. [touvron2021 eq.3]
+    """
+    known = teacher.model.head_choice.labels
+    if sorted(known) != sorted(data.names):
+        raise QkvError(f"The teacher names {', '.join(known)}, and the pictures are of {', '.join(data.names)}.")
+    own, theirs = plain_preprocessing(data).normalise, teacher.preprocessing
+    if len(own.mean) != len(theirs.normalise.mean):
+        raise QkvError("The teacher and the pictures differ in their channels: one is of colours, the other of greys.")
+    order = [known.index(name) for name in data.names]
+    seen = SeenAnew(teacher.model, own, theirs.normalise, theirs.size, order)
+    return HardDistillationLoss(seen, normalise=own, smoothing=smoothing)
+
+
+def _use(
+    data: ImageRows,
+    model: ImageReader | None,
+    family: str,
+    sizes: Sizes,
+    choice: HeadChoice,
+    kind: Callable[[ImageModel, Preprocessing], Used],
+    how: ImageTraining,
+) -> Used:
+    """A new model, or the given one with this head, and the way of the pictures into it."""
+    torch.manual_seed(how.settings.seed)
+    if model is None:
+        return kind(new_image_model(family, sizes, choice, data), plain_preprocessing(data))
+    _check_fit(model.preprocessing, data)
+    network = model.model if model.model.head_choice == choice else with_head(model.model, choice)
+    return kind(network, model.preprocessing)
+
+
+def _learn(
+    use: Used,
+    data: ImageRows,
+    valid: ImageRows | None,
+    folder: Path,
+    how: ImageTraining,
+    *,
+    objective: Any,
+    measure: Any,
+    evaluate: Callable[[Used], Mapping[str, float]] | None,
+) -> Used:
+    return learn_classes(
         use,
-        objective,
-        batches,
-        how.settings,
+        data,
         folder,
-        about={
-            "family": use.model.family,
-            "sizes": asdict(use.model.sizes),
-            "head": choice.config(),
-            "preprocessing": repr(use.preprocessing),
-            "data": {"batching": repr(how.batching), "augment": repr(how.augment), "mixing": repr(how.mixing)},
-        },
+        how,
+        objective=objective,
+        what="pictures",
+        prepared=use.preprocessing,
         fingerprint=fingerprint_of_images(data, valid),
-        optimizer=how.optimizer,
-        schedule=how.schedule,
-        evaluate=validation(use, own, valid, evaluate),
-        flops_per_token=flops_per_counted_token(use.model, objective, typical_batch(data, how.batching)),
         leave=lambda where: write_preprocessing(use.preprocessing, where),
-        reporter=how.reporter,
-        resume=how.resume,
-        overwrite=how.overwrite,
+        held=valid,
+        measure=measure,
+        evaluate=evaluate,
     )
 
 

@@ -38,7 +38,7 @@ class PatchHiding:
     def __post_init__(self) -> None:
         if not (0 < self.share <= 1 and min(self.masked, self.replaced) >= 0 and self.masked + self.replaced <= 1):
             raise QkvError(
-                f"Hidden is a share of the patches above 0 and up to 1, in two ways that are 1 together at most, not {self}."
+                f"Hidden is a share of the patches above 0, at most 1; so are its two ways together; not {self}."
             )
 
     def draw(
