@@ -150,4 +150,4 @@ def sound_stretches(sound: Spoken, rate: int, size: int, overlap: int = 0) -> It
         raise QkvError(f"A sound is one row of samples between -1 and 1, not {list(samples.shape)} {samples.dtype}.")
     if isinstance(sound, Sound) and sound.rate != rate:
         samples = resample(samples, sound.rate, rate)
-    return windows([samples.cpu().float()], size, overlap)
+    return windows(samples.cpu().float().split(size), size, overlap)  # in parts: what is left is copied each time

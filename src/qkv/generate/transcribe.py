@@ -13,14 +13,13 @@ import torch
 from torch import Tensor
 
 from qkv.data.published_tokenizer import read_tokenizer
-from qkv.data.resampling import resample
-from qkv.data.sound import Sound, sound_windows
 from qkv.data.sound_features import LogMel
 from qkv.data.sound_processor import PROCESSOR_FILE, read_sound_processor
 from qkv.data.tokenizer import TextTokenizer
 from qkv.errors import QkvError
 from qkv.generate.alignment import align, default_heads
 from qkv.generate.hearing import Heard, Hearer, Hearing
+from qkv.generate.listen import Spoken, sound_stretches
 from qkv.generate.prepare import Ready
 from qkv.generate.speech_tokens import SpeechTokens, read_generation, speech_tokens
 from qkv.generate.spoken_words import Word, timed, words_of
@@ -31,7 +30,6 @@ from qkv.weights.hub import local_folder
 from qkv.weights.load import load_model
 
 FORGETS = 0.5  # a text drawn at a higher temperature says too little to condition the next window on [radford2023 §4.5]
-Spoken = Path | str | Sound | Tensor
 
 
 @dataclass(frozen=True)
@@ -160,17 +158,7 @@ class Transcriber:
         return _Listening(_Ahead(self._blocks(sound)), hearing.language, prompt)
 
     def _blocks(self, sound: Spoken) -> Iterator[Tensor]:
-        rate = self.features.rate
-        if isinstance(sound, Path | str):
-            return (window.samples for window in sound_windows(sound, rate, self.features.samples))
-        samples = sound.samples if isinstance(sound, Sound) else sound
-        if samples.ndim != 1 or not samples.is_floating_point():
-            raise QkvError(
-                f"A sound is one row of samples between -1 and 1, not {list(samples.shape)} {samples.dtype}."
-            )
-        if isinstance(sound, Sound) and sound.rate != rate:
-            samples = resample(samples, sound.rate, rate)
-        return iter([samples.cpu().float()])
+        return (window.samples for window in sound_stretches(sound, self.features.rate, self.features.samples))
 
     def _rounds(self, all_of_them: Sequence[_Listening], hearing: Hearing) -> Iterator[None]:
         """Hear the next window of each sound until all are at their ends."""
