@@ -23,6 +23,7 @@ from qkv.weights.shards import SHARD_BYTES
 from qkv.weights.sound_folder import letters_of, write_features
 
 TOKENIZER_FILE = "tokenizer.json"
+TARGET_FILE = "target_tokenizer.json"  # of a translator with one for each side
 GENERATION_FILE = "generation_config.json"
 # The roles of our tokenizers, and what a configuration calls their ids.
 ROLES = {
@@ -73,9 +74,10 @@ def special_tokens(model: Model, folder: Path, config: dict[str, Any]) -> dict[s
         return {key: config[key] for key in KEPT if key in config}
     if isinstance(model, SoundModel) and (folder / VOCABULARY_FILE).exists():
         return {"pad_token_id": letters_of(folder, model).blank}  # by which the other library knows the blank
-    if not (folder / TOKENIZER_FILE).exists():
+    files = [folder / name for name in (TOKENIZER_FILE, TARGET_FILE) if (folder / name).exists()]
+    if not files:
         return {"pad_token_id": None}
-    tokenizer = TextTokenizer.load(folder / TOKENIZER_FILE)
+    tokenizer = TextTokenizer.load(files[0])
     more: dict[str, Any] = {key: tokenizer.role(role) for role, key in ROLES.items() if tokenizer.has(role)}
     if isinstance(model, SequenceToSequence):
         more |= {"decoder_start_token_id": tokenizer.start, "forced_eos_token_id": None}
