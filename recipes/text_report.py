@@ -54,7 +54,7 @@ Continuations, top-p 0.9, the first seed tried:
 
 ```
 make corpora
-python recipes/language_model.py --corpora corpora --out runs/gpt
+python recipes/language_model.py --corpora corpora --out runs/gpt --minutes {result["recipe"]["minutes"]}
 python recipes/text_report.py gpt runs/gpt
 ```
 """
@@ -81,6 +81,7 @@ def bert_page(result: dict[str, Any]) -> str:
         for name, run in tuned.items()
     )
     first, sizes = result["pretraining"], result["sizes"]
+    tuning = f" --fine-tuning-minutes {result['recipe']['fine-tuning'].split()[0]}"
     return f"""# BERT in small: two questions about text, then the sentiment of reviews
 
 *Written by `recipes/text_report.py` from the runs beside this page; the figures are theirs.*
@@ -99,7 +100,8 @@ on both sides as published were taken out of the training half, and no test revi
 {rows}
 
 *from scratch* is the same fine-tuning from random weights; *student* has half the layers, begins with every other one of the
-fine-tuned model's, and learns from its predictions as well as from the labels.
+fine-tuned model's, and learns from its predictions as well as from the labels. Reviews a second are measured once, cutting
+text into tokens included, so a tenth more or less means nothing; `bench/student_vs_teacher.py` times the networks alone.
 
 ![Accuracy against fine-tuning minutes](bert/accuracy.png)
 
@@ -111,7 +113,7 @@ fine-tuned model's, and learns from its predictions as well as from the labels.
 
 ```
 make corpora
-python recipes/sentiment.py --corpora corpora --out runs/bert
+python recipes/sentiment.py --corpora corpora --out runs/bert --minutes {result["recipe"]["minutes"]}{tuning}
 python recipes/text_report.py bert runs/bert
 ```
 """
@@ -159,7 +161,8 @@ The published model has never seen this task; ours has seen other books of the s
 {recipe_of(result)}
 
 ```
-python recipes/verses.py --verses VERSES --model runs/bert/pretrained --out runs/verses --peer checkpoints/all-minilm-l6-v2
+python recipes/verses.py --verses VERSES --model runs/bert/pretrained --out runs/verses --minutes {result["recipe"]["minutes"]} \\
+    --peer checkpoints/all-minilm-l6-v2
 python recipes/text_report.py verses runs/verses
 ```
 """
