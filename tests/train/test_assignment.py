@@ -5,7 +5,7 @@ import pytest
 from scipy.optimize import linear_sum_assignment
 
 from qkv.errors import QkvError
-from qkv.train.assignment import assign
+from qkv.train.assignment import assign, assign_many
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (1, 5), (5, 1), (4, 4), (3, 9), (9, 3), (17, 17), (100, 12), (12, 100)])
@@ -54,3 +54,28 @@ def test_costs_that_are_no_numbers_are_refused():
     for costs in (np.array([[np.nan]]), np.array([[np.inf, 1.0]]), np.zeros(3)):
         with pytest.raises(QkvError, match="a table of finite numbers"):
             assign(costs)
+
+
+@pytest.mark.parametrize("shape", [(6, 20, 5), (40, 4, 6), (3, 1, 1), (5, 7, 0), (0, 3, 3)])
+@pytest.mark.parametrize("crowded", [False, True])
+def test_many_tables_are_assigned_as_each_alone(shape, crowded):
+    draw = np.random.default_rng(shape)
+    costs = draw.normal(size=shape)
+    if crowded and costs.size:  # all want the first row
+        costs[:, 0] -= 5
+    there = draw.random((shape[0], shape[2])) < 0.7
+    expected = []
+    for number in range(shape[0]):
+        columns = np.flatnonzero(there[number])
+        rows, chosen = assign(costs[number][:, columns])
+        expected += [[number, row, columns[column]] for row, column in zip(rows, chosen, strict=True)]
+    assert assign_many(costs, there).tolist() == expected
+
+
+def test_what_is_no_number_is_refused_among_many():
+    costs = np.zeros((2, 3, 2))
+    costs[1, 0, 1] = np.nan
+    with pytest.raises(QkvError, match="finite"):
+        assign_many(costs, np.ones((2, 2), bool))
+    there = np.array([[True, True], [True, False]])
+    assert len(assign_many(costs + np.arange(3)[:, None] * [[1, -1]], there)) == 3

@@ -6,7 +6,7 @@ import pytest
 
 from qkv.data.boxes import Box, coco_annotations
 from qkv.errors import QkvError
-from qkv.train.metrics_of_boxes import score_boxes
+from qkv.train.metrics_of_boxes import score_boxes, score_by_size
 
 NAMES = ("ant", "bee", "cat")
 
@@ -71,6 +71,10 @@ def test_scores_are_those_of_coco(seed, tied):
         [scores.average, scores.at_half, scores.at_three_quarters, scores.recall], expected[[0, 1, 2, 8]], atol=1e-12
     )
     assert 0.05 < scores.average < 0.95
+    by_size = score_by_size(found, wanted)
+    assert by_size.keys() == {"small", "medium"}
+    np.testing.assert_allclose(list(by_size.values()), expected[[3, 4]], atol=1e-12)
+    assert expected[5] == -1  # none is large
 
 
 def test_only_the_likeliest_hundred_count():

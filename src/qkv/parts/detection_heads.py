@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from qkv.errors import QkvError
 from qkv.parts.context import Context
 from qkv.parts.convolution import BatchNorm
+from qkv.parts.precision import widened, without_autocast
 
 
 class Detections(NamedTuple):
@@ -31,9 +32,10 @@ class DetectionHead(nn.Module):
 
     def forward(self, x: Tensor, ctx: Context | None = None) -> Detections:
         """[… n d] → [… n c+1], [… n 4]"""
-        y = x
-        for number, layer in enumerate(self.box):
-            y = layer(y if number == 0 else F.relu(y))
+        with without_autocast(x):  # in bfloat16 places would be as coarse as the pixels of a small picture
+            y = x if x.dtype == self.box[0].weight.dtype else widened(x)
+            for number, layer in enumerate(self.box):
+                y = layer(y if number == 0 else F.relu(y))
         return Detections(self.classes(x), y.sigmoid())
 
 

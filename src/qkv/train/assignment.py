@@ -39,6 +39,30 @@ def assign(costs: NDArray[Any]) -> tuple[Ints, Ints]:
     return np.arange(count), _column_of_each_row(costs)
 
 
+def assign_many(costs: NDArray[Any], there: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """The same for many tables of rows and columns [k n m], of whose columns only some are `there` [k m].
+
+    Triples of table, row and column, ordered by table and then by row. Tables in which no two columns want the same
+    row, which are most of them once a model has learned where to look, are done all at once.
+    """
+    costs = costs.astype(np.float64)
+    if costs.shape[0] == 0 or costs.shape[1] == 0 or not there.any():
+        return np.zeros((0, 3), np.int64)
+    cheapest = costs.argmin(1)  # [k m]
+    # Columns that are not there get rows beyond the last, each another, so that none stands in another's way.
+    wished = np.where(there, cheapest, costs.shape[1] + np.arange(costs.shape[2]))
+    ordered = np.sort(wished, 1)
+    alone = (np.diff(ordered, axis=1) > 0).all(1) & np.isfinite(np.where(there[:, None], costs, 0)).all((1, 2))  # [k]
+    table, column = np.nonzero(there & alone[:, None])
+    parts = [np.stack([table, cheapest[table, column], column], 1)]
+    for number in np.flatnonzero(~alone):
+        columns = np.flatnonzero(there[number])
+        rows, chosen = assign(costs[number][:, columns])
+        parts.append(np.stack([np.full(len(rows), number), rows, columns[chosen]], 1))
+    triples = np.concatenate(parts)
+    return triples[np.lexsort((triples[:, 1], triples[:, 0]))]
+
+
 def _column_of_each_row(costs: Floats) -> Ints:
     """costs [n m], n ≤ m → [n]"""
     rows, columns = costs.shape

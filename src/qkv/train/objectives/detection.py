@@ -8,16 +8,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from qkv.data.box_rows import BoxBatch
+from qkv.data.box_rows import AnyBoxBatch
 from qkv.errors import QkvError
 from qkv.parts.boxes import corners, generalised_overlap
 from qkv.parts.detection_heads import Detections
 from qkv.parts.precision import widened
-from qkv.train.assignment import assign
+from qkv.train.assignment import assign_many
 from qkv.train.objectives.loss import Loss
 
 FAR = 1e6  # the cost of a pair that has none, such as of a box that is no number: taken only where nothing else is left
@@ -55,10 +56,10 @@ class SetPredictionLoss:
         if self.class_cost == self.distance_cost == self.overlap_cost == 0:
             raise QkvError("A matching needs at least one cost above 0: of classes, distances or overlaps.")
 
-    def __call__(self, model: Any, batch: BoxBatch) -> Loss:
+    def __call__(self, model: Any, batch: AnyBoxBatch) -> Loss:
         return self.measure(model, batch)["loss"]
 
-    def measure(self, model: Any, batch: BoxBatch) -> dict[str, Loss]:
+    def measure(self, model: Any, batch: AnyBoxBatch) -> dict[str, Loss]:
         """The loss over all layers; and of the last one its parts, and the share of objects whose class is right."""
         if self.every_layer:
             layers = model.every_layer(batch.pixels, pixel_mask=batch.real)
@@ -101,14 +102,10 @@ class SetPredictionLoss:
         overlap = generalised_overlap(corners(found)[..., None, :], corners(boxes)[None, :, None])
         costs = self.distance_cost * distance - self.class_cost * likely - self.overlap_cost * overlap
         costs = costs.nan_to_num(nan=FAR, posinf=FAR, neginf=FAR).clamp(max=FAR)
-        table, there = costs.cpu().numpy(), (labels >= 0).cpu().numpy()  # one wait for the device, not one a picture
-        pairs = []
-        for layer in range(layers):
-            for picture in range(pictures):
-                objects = there[picture].nonzero()[0]
-                queries, chosen = assign(table[layer, picture][:, objects])
-                pairs += [(layer, picture, query, objects[each]) for query, each in zip(queries, chosen, strict=True)]
-        columns = torch.tensor(pairs, dtype=torch.long).reshape(-1, 4).T.to(logits.device)
+        table, there = costs.flatten(0, 1).cpu().numpy(), (labels >= 0).cpu().numpy()  # one wait for the device
+        triples = assign_many(table, np.tile(there, (layers, 1)))  # of layer · picture, query and object
+        layer, picture = np.divmod(triples[:, 0], pictures)
+        columns = torch.from_numpy(np.stack([layer, picture, triples[:, 1], triples[:, 2]])).to(logits.device)
         return Matched(*columns)
 
     def _class_loss(self, logits: Tensor, classes: Tensor) -> Tensor:
