@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from qkv.api.choices import DataSettings, NewTokenizer
+    from qkv.api.distilling import Distillation, student_of
     from qkv.api.encoders import pretrain_encoder
     from qkv.api.families import family_sizes
     from qkv.api.fine_tuning import (
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
         fine_tune_embeddings,
         fine_tune_tagger,
     )
-    from qkv.api.image_training import ImageTraining, train_image_classifier
+    from qkv.api.harness import harness_model
+    from qkv.api.image_training import ImageTraining, pretrain_image_model, train_image_classifier
     from qkv.api.language import train_language_model
     from qkv.api.loading import load
     from qkv.api.looking import look_at
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from qkv.api.pairs import hold_out, read_pairs
     from qkv.api.scores import Scores
     from qkv.api.span_filling import pretrain_text_to_text
+    from qkv.api.teaching import labels_of, pairs_of, texts_of
     from qkv.api.training import read_result, train_text_to_text
     from qkv.data.image_files import read_image_folder
     from qkv.data.image_sets import read_image_set, rows_of_images
@@ -51,6 +54,7 @@ __all__ = [
     "Answerer",
     "Classifier",
     "DataSettings",
+    "Distillation",
     "FineTuning",
     "HeadChoice",
     "Hearing",
@@ -74,17 +78,23 @@ __all__ = [
     "fine_tune_classifier",
     "fine_tune_embeddings",
     "fine_tune_tagger",
+    "harness_model",
     "hold_out",
+    "labels_of",
     "load",
     "look_at",
     "look_at_pictures",
+    "pairs_of",
     "pretrain_encoder",
+    "pretrain_image_model",
     "pretrain_text_to_text",
     "read_image_folder",
     "read_image_set",
     "read_pairs",
     "read_result",
     "rows_of_images",
+    "student_of",
+    "texts_of",
     "train_image_classifier",
     "train_language_model",
     "train_text_to_text",
@@ -94,6 +104,7 @@ _HOMES = {
     "Answerer": "qkv.generate.readers",
     "Classifier": "qkv.generate.readers",
     "DataSettings": "qkv.api.choices",
+    "Distillation": "qkv.api.distilling",
     "FineTuning": "qkv.api.fine_tuning",
     "HeadChoice": "qkv.models.head_choice",
     "Hearing": "qkv.generate.hearing",
@@ -117,17 +128,23 @@ _HOMES = {
     "fine_tune_classifier": "qkv.api.fine_tuning",
     "fine_tune_embeddings": "qkv.api.fine_tuning",
     "fine_tune_tagger": "qkv.api.fine_tuning",
+    "harness_model": "qkv.api.harness",
     "hold_out": "qkv.api.pairs",
+    "labels_of": "qkv.api.teaching",
     "load": "qkv.api.loading",
     "look_at": "qkv.api.looking",
     "look_at_pictures": "qkv.api.looking_pictures",
+    "pairs_of": "qkv.api.teaching",
     "pretrain_encoder": "qkv.api.encoders",
+    "pretrain_image_model": "qkv.api.image_training",
     "pretrain_text_to_text": "qkv.api.span_filling",
     "read_image_folder": "qkv.data.image_files",
     "read_image_set": "qkv.data.image_sets",
     "read_pairs": "qkv.api.pairs",
     "read_result": "qkv.api.training",
     "rows_of_images": "qkv.data.image_sets",
+    "student_of": "qkv.api.distilling",
+    "texts_of": "qkv.api.teaching",
     "train_image_classifier": "qkv.api.image_training",
     "train_language_model": "qkv.api.language",
     "train_text_to_text": "qkv.api.training",

@@ -13,12 +13,19 @@ from PIL import Image
 from torch import Tensor, nn
 
 import qkv
-from qkv.api.image_training import ImageTraining, fingerprint_of_images, train_image_classifier
+from qkv.api.image_training import (
+    ImageTraining,
+    distillation_from,
+    fingerprint_of_images,
+    pretrain_image_model,
+    train_image_classifier,
+)
 from qkv.data.augment import Flip, InTurn, Mixing, RandAugment
-from qkv.data.image_rows import ImageRows
-from qkv.data.plan import RowCount
+from qkv.data.image_rows import ImageRows, without_labels
+from qkv.data.plan import PlannedBatch, RowCount
 from qkv.data.preprocessing import Normalise
 from qkv.errors import QkvError
+from qkv.generate.image_readers import PatchGuesser
 from qkv.train.objectives.images import HardDistillationLoss
 from qkv.train.optimizers import adamw
 from qkv.train.schedules import Constant, Linear
@@ -113,6 +120,51 @@ def test_a_deit_learns_from_a_teacher(tmp_path: Path) -> None:
         rows(), tmp_path / "run", family="deit", head="distilled", sizes=TINY, objective=objective, how=how
     )
     assert model.model.head_choice.kind == "distilled"
+
+
+def test_a_model_is_pretrained_without_labels_and_then_learns_classes(tmp_path: Path) -> None:
+    data = without_labels(rows().pixels)
+    how = replace(HOW, mixing=None, settings=replace(SETTINGS, steps=20, evaluate_every=10, save_every=10))
+    before = pretrain_image_model(data, tmp_path / "first", sizes=TINY, how=how)
+    loaded = qkv.load(tmp_path / "first", "cpu")
+    assert isinstance(loaded, PatchGuesser)
+    pictures = [Image.fromarray(data.pixels[number]) for number in range(3)]
+    assert all(torch.equal(one, other) for one, other in zip(loaded.run(pictures), before.run(pictures), strict=True))
+    measured = [line["figures"] for line in figures(tmp_path / "first") if line["kind"] == "evaluation"]
+    assert measured[-1]["loss"] < measured[0]["loss"]
+    idle = replace(how, settings=replace(SETTINGS, steps=1), optimizer=partial(adamw, learning_rate=1e-12))
+    after = train_image_classifier(rows(), tmp_path / "second", model=loaded, how=idle)
+    torch.testing.assert_close(after.model.stack.state_dict(), before.model.stack.state_dict())
+    assert after.model.embed.mask_token is None
+    with pytest.raises(QkvError, match="leave both out here"):
+        pretrain_image_model(data, tmp_path / "third", sizes=TINY, how=HOW)
+    with pytest.raises(QkvError, match="masked head"):
+        pretrain_image_model(data, tmp_path / "third", family="deit", sizes=TINY, how=how)
+
+
+def test_a_trained_model_teaches_a_deit_that_reads_in_another_way(tmp_path: Path) -> None:
+    data = rows()
+    how = replace(HOW, settings=replace(SETTINGS, steps=2, evaluate_every=2, save_every=2))
+    turned = replace(data, labels=(data.labels + 1) % 3, names=("foot", "left", "right"))
+    teacher = train_image_classifier(turned, tmp_path / "teacher", sizes=TINY, how=how)
+    teacher.preprocessing = replace(teacher.preprocessing.at(16), normalise=Normalise(1 / 255, (0.1,) * 3, (0.2,) * 3))
+    objective = distillation_from(teacher, data)
+    batch = data.batch(PlannedBatch(np.arange(6), 1, 1))
+    with torch.no_grad():
+        found = objective.teacher(batch.prepared(objective.normalise).images)
+        larger = torch.nn.functional.interpolate(
+            teacher.preprocessing.normalise(batch.pixels), (16, 16), mode="bilinear", antialias=True
+        )
+        expected = teacher.model(larger)[:, [1, 2, 0]]
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-3)
+    student = train_image_classifier(
+        data, tmp_path / "student", family="deit", head="distilled", sizes=TINY, objective=objective, how=how
+    )
+    assert student.model.head_choice.labels == ("left", "right", "foot")
+    with pytest.raises(QkvError, match="The teacher names foot, left, right"):
+        distillation_from(teacher, replace(data, names=("a", "b", "c")))
+    with pytest.raises(QkvError, match="differ in their channels"):
+        distillation_from(teacher, rows(1))
 
 
 def test_what_does_not_fit_is_told(tmp_path: Path) -> None:

@@ -52,6 +52,14 @@ def test_photos_become_vectors_and_states(tmp_path: Path, photos: list[Path]) ->
     assert len(json.loads(qkv("run", model, photos[0], "--device", "cpu").out)) == 10
 
 
+def test_hidden_patches_of_photos_are_guessed(tmp_path: Path, photos: list[Path]) -> None:
+    model = saved(tmp_path / "patches", "masked")
+    plain = qkv("run", model, *photos, "--device", "cpu").out.splitlines()
+    assert np.array(json.loads(plain[0])).shape == (3, 3, 3)
+    answer = json.loads(qkv("run", model, photos[1], "--json", "--device", "cpu").out)
+    assert answer["colours"] == json.loads(plain[1])
+
+
 def test_faults_are_told_in_one_line(tmp_path: Path, photos: list[Path]) -> None:
     model = saved(tmp_path / "model", "classification")
     (tmp_path / "broken.jpg").write_bytes(photos[1].read_bytes()[:300])

@@ -1,5 +1,6 @@
 """`qkv train images`, from files to a model that names them."""
 
+import json
 import re
 from pathlib import Path
 
@@ -69,6 +70,32 @@ def test_a_published_set_is_learned(tmp_path: Path) -> None:
     outcome = qkv("train", "images", "--data", tmp_path, "--valid", tmp_path, "--out", tmp_path / "run", *TINY)
     assert outcome.code == 0, outcome
     assert "20 pictures to train on, 6 to validate on" in outcome.err
+    again = qkv("train", "images", "--data", tmp_path, "--model", tmp_path / "run", "--out", tmp_path / "again",
+                *TINY[2:])  # fmt: skip
+    assert again.code == 0, again
+
+
+def test_a_model_is_fine_tuned_at_another_resolution(folder: Path, tmp_path: Path) -> None:
+    where = ["--data", folder, "--hold-out", "0"]
+    assert qkv("train", "images", *where, "--side", "8", "--out", tmp_path / "first", *TINY).code == 0
+    outcome = qkv("train", "images", *where, "--side", "12", "--model", tmp_path / "first",
+                  "--out", tmp_path / "larger", *TINY[2:])  # fmt: skip
+    assert outcome.code == 0, outcome
+    assert json.loads((tmp_path / "larger" / "config.json").read_text())["sizes"]["image"] == 12
+    assert qkv("run", tmp_path / "larger", folder / "warm" / "1.png", "--device", "cpu").code == 0
+
+
+def test_a_deit_learns_from_a_teacher_that_was_trained_before(folder: Path, tmp_path: Path) -> None:
+    where = ["--data", folder, "--hold-out", "0.2"]
+    assert qkv("train", "images", *where, "--side", "12", "--out", tmp_path / "teacher", *TINY).code == 0
+    taught = ["--teacher", tmp_path / "teacher", "--side", "8", "--out", tmp_path / "deit", *TINY]
+    outcome = qkv("train", "images", *where, "--family", "deit", *taught)
+    assert outcome.code == 0, outcome
+    assert json.loads((tmp_path / "deit" / "config.json").read_text())["head"]["kind"] == "distilled"
+    further = qkv("train", "images", *where, "--model", tmp_path / "deit", "--teacher", tmp_path / "teacher",
+                  "--out", tmp_path / "further", *TINY[2:])  # fmt: skip
+    assert further.code == 0, further
+    assert "give --family deit" in qkv("train", "images", *where, *taught, "--overwrite").complaint
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,11 @@ import torch
 from PIL import Image
 
 from qkv.api.loading import load
+from qkv.data.patch_colours import middle_of
+from qkv.data.patch_hiding import every_other
 from qkv.data.preprocessing import Centre, Normalise, Preprocessing, RoundedCentre, ShortestEdge
 from qkv.errors import QkvError
-from qkv.generate.image_readers import ImageClassifier, ImageEncoder, ImageStateReader
+from qkv.generate.image_readers import ImageClassifier, ImageEncoder, ImageStateReader, PatchGuesser
 from tests.models.small_images import LABELS, small_model
 
 WAY = Preprocessing(
@@ -130,3 +132,19 @@ def test_what_does_not_fit_is_told() -> None:
         use.run("photo.jpg")  # type: ignore[arg-type]
     with pytest.raises(QkvError, match=r"There is no image file absent\.jpg"):
         use.run(["absent.jpg"])
+
+
+@torch.no_grad()
+def test_each_patch_is_guessed_while_it_is_hidden() -> None:
+    """What a patch shows changes the guesses of its neighbours, and never its own while it is masked."""
+    model = small_model("vit", "masked")
+    guesser = PatchGuesser(model, WAY)
+    guess = guesser.run([picture(), picture(1)], batch_images=1)
+    assert [each.shape for each in guess] == [(3, 3, 3)] * 2
+    assert guess[0].dtype == torch.uint8
+    pixels = WAY.tensor(picture())[None]
+    for first in (0, 1):
+        half = every_other(1, (3, 3), first, torch.device("cpu"))
+        numbers = model(pixels, hidden=half).argmax(-1)[half.masked]
+        assert torch.equal(guess[0].flatten(0, 1)[half.masked[0]], middle_of(numbers, 3))
+    assert guesser.run([]) == []

@@ -96,15 +96,18 @@ def pretrain_image_model(
     return _learn(use, data, valid, folder, how, objective=own, measure=own, evaluate=evaluate)
 
 
-def distillation_from(teacher: ImageClassifier, data: ImageRows, *, smoothing: float = 0.0) -> HardDistillationLoss:
-    """What a new DeiT learns by from a teacher, which may read pictures of another size or in other values.
+def distillation_from(
+    teacher: ImageClassifier, data: ImageRows, student: Preprocessing | None = None, *, smoothing: float = 0.0
+) -> HardDistillationLoss:
+    """What a DeiT learns by from a teacher, which may read pictures of another size or in other values.
 
-    It must name the classes of the data, in whatever order. [touvron2021 eq.3]
+    It must name the classes of the data, in whatever order. `student` is how the student reads; None: as a new model
+    does. [touvron2021 eq.3]
     """
     known = teacher.model.head_choice.labels
     if sorted(known) != sorted(data.names):
         raise QkvError(f"The teacher names {', '.join(known)}, and the pictures are of {', '.join(data.names)}.")
-    own, theirs = plain_preprocessing(data).normalise, teacher.preprocessing
+    own, theirs = (student or plain_preprocessing(data)).normalise, teacher.preprocessing
     if len(own.mean) != len(theirs.normalise.mean):
         raise QkvError("The teacher and the pictures differ in their channels: one is of colours, the other of greys.")
     order = [known.index(name) for name in data.names]

@@ -14,6 +14,7 @@ from qkv.cli.run_images import (
     ClassOptions,
     compare_with_texts,
     embed_pictures,
+    guess_patches,
     name_pictures,
     states_of_pictures,
 )
@@ -99,6 +100,7 @@ KINDS = {
     ),
     "Detector": Kind("a model that finds objects", "models that find objects", find_objects, ("least", "draw"), 8),
     "KeypointFinder": Kind("a model of keypoints", "models of keypoints", find_points, ("least", "draw"), 8),
+    "PatchGuesser": Kind("a model of hidden patches", "models of hidden patches", guess_patches, (), IMAGES_AT_ONCE),
     "ImageStateReader": Kind(
         "an image model without a head", "image models without a head", states_of_pictures, (), IMAGES_AT_ONCE
     ),

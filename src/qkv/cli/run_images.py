@@ -14,7 +14,7 @@ from qkv.errors import QkvError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from qkv.generate.image_readers import ImageClassifier, ImageEncoder, ImageStateReader
+    from qkv.generate.image_readers import ImageClassifier, ImageEncoder, ImageStateReader, PatchGuesser
     from qkv.generate.image_text import ImageTextReader
     from qkv.generate.readers import Labelled
 
@@ -104,3 +104,10 @@ def states_of_pictures(model: "ImageStateReader", inputs: list[Input], before: i
     files = [file for file, _ in inputs]
     for file, states in zip(files, model.run(files), strict=True):
         yield in_json(input=file, states=states.tolist()) if request.as_json else json.dumps(states.tolist())
+
+
+def guess_patches(model: "PatchGuesser", inputs: list[Input], before: int, request: Any) -> Iterator[str]:
+    """The guessed colour of every patch, as a JSON list of rows."""
+    files = [file for file, _ in inputs]
+    for file, guess in zip(files, model.run(files), strict=True):
+        yield in_json(input=file, colours=guess.tolist()) if request.as_json else json.dumps(guess.tolist())

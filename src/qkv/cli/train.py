@@ -5,6 +5,7 @@ import typer
 from qkv.cli.train_captions import captions
 from qkv.cli.train_images import images
 from qkv.cli.train_pairs import text_to_text
+from qkv.cli.train_patches import patches
 from qkv.cli.train_spans import answer, embed
 from qkv.cli.train_t5 import t5
 from qkv.cli.train_tasks import classify, pairs, sentiment, tag
@@ -22,6 +23,7 @@ train.command("tag", short_help="Learn the tag of every word.")(tag)
 train.command("answer", short_help="Learn where the answer to a question stands.")(answer)
 train.command("embed", short_help="Learn vectors that are alike where texts are.")(embed)
 train.command("images", short_help="Learn what pictures show.")(images)
+train.command("patches", short_help="Learn from pictures without labels what hidden patches were.")(patches)
 train.command("captions", short_help="Learn which texts go with which pictures, as CLIP did.")(captions)
 
 

@@ -38,7 +38,13 @@ class PictureOptions:
     ] = None
     family: Annotated[str, typer.Option(help="Family of a new model, where --model is not given: vit or deit.")] = "vit"
     size: Annotated[str, typer.Option(help="Size of a new model by name, or changes: width=128,layers=4")] = "desk"
-    side: Annotated[int | None, typer.Option(min=4, help="Pixels a side of what a new model reads; 32.")] = None
+    side: Annotated[
+        int | None,
+        typer.Option(min=4, help="Pixels a side of what the model reads; 32, or as the given model was made for."),
+    ] = None
+    teacher: Annotated[
+        str | None, typer.Option(help="Model of the same classes that a deit learns from besides: a folder, or a name.")
+    ] = None
     image: Annotated[str, typer.Option(help="Column of a table with the image files, or their content.")] = "image"
     label: Annotated[str, typer.Option(help="Column of a table with the labels.")] = "label"
     stored: Annotated[
@@ -84,9 +90,18 @@ def images(data: DataOptions, run: RunOptions, pictures: PictureOptions) -> None
     if held is None and data.hold_out:
         rows, held = divided_rows(rows, data.hold_out, run.seed)
     how = training_of(run, pictures, rows, reader is not None, Reporter())
+    head, objective = lesson(pictures, run, rows, reader, how.smoothing)
     try:
         trained = train_image_classifier(
-            rows, run.out, valid=held, model=reader, family=pictures.family, sizes=sizes_in(pictures), how=how
+            rows,
+            run.out,
+            valid=held,
+            model=reader,
+            family=pictures.family,
+            sizes=sizes_in(pictures),
+            head=head,
+            objective=objective,
+            how=how,
         )
     except Interrupted as stopped:  # the loop has said where all is saved and how to go on
         raise typer.Exit(stopped.exit_code) from None
@@ -114,22 +129,47 @@ def sizes_in(pictures: PictureOptions) -> dict[str, Any]:
     return {name: value for name, value in values.items() if name not in FOLLOWING}
 
 
+def lesson(
+    pictures: PictureOptions, run: RunOptions, rows: "ImageRows", reader: "ImageReader | None", smoothing: float
+) -> tuple[str, Any]:
+    """The head to train and the objective to train it by; None: the task's own."""
+    from qkv.api.image_training import distillation_from
+    from qkv.api.loading import load
+    from qkv.generate.image_readers import ImageClassifier
+    from qkv.models.catalogue import find_family
+
+    if pictures.teacher is None:
+        return "classification", None
+    family = pictures.family if reader is None else reader.model.family
+    if "distilled" not in find_family(family).heads:
+        raise QkvError(f"A model of family {family} has no token to learn from a teacher with: give --family deit.")
+    teacher = load(pictures.teacher, run.device)
+    if not isinstance(teacher, ImageClassifier):
+        raise QkvError(f"{pictures.teacher} does not name classes of pictures, so it cannot teach them.")
+    own = None if reader is None else reader.preprocessing
+    return "distilled", distillation_from(teacher, rows, own, smoothing=smoothing)
+
+
 def way_in(pictures: PictureOptions, run: RunOptions) -> "tuple[ImageReader | None, Preprocessing]":
     """The model to fine-tune, if there is one, and how pictures become its inputs."""
     from qkv.api.loading import load
     from qkv.data.preprocessing import HALF, Exactly, Normalise, Preprocessing
-    from qkv.generate.image_readers import ImageReader
+    from qkv.generate.image_readers import ImageReader, use_of_images
+    from qkv.weights.resolution import at_resolution
 
     if pictures.model is None:
         side = pictures.side or 32
         return None, Preprocessing(
             resize=Exactly(side, side), filter="bicubic", normalise=Normalise(1 / 255, HALF, HALF)
         )
-    if pictures.side is not None or pictures.size != "desk" or pictures.family != "vit":
-        raise QkvError("--family, --size and --side are for a new model: leave them out beside --model.")
+    if pictures.size != "desk" or pictures.family != "vit":
+        raise QkvError("--family and --size are for a new model: leave them out beside --model.")
     found = load(pictures.model, run.device)
     if not isinstance(found, ImageReader):
         raise QkvError(f"{pictures.model} is no model of single pictures: give one such as a ViT or a DeiT.")
+    if pictures.side is not None and found.preprocessing.size != (pictures.side, pictures.side):
+        larger = at_resolution(found.model, pictures.side)
+        found = use_of_images(larger, found.preprocessing.at(pictures.side))
     return found, found.preprocessing
 
 
@@ -148,8 +188,8 @@ def read_rows(
     from qkv.data.image_sets import is_image_set, read_image_set, rows_of_images
 
     if is_image_set(place, part):
-        if pictures.side is not None or pictures.stored is not None or pictures.model is not None:
-            raise QkvError(f"{place} holds pictures of a size of their own: leave out --side, --stored and --model.")
+        if pictures.side is not None or pictures.stored is not None:
+            raise QkvError(f"{place} holds pictures of a size of their own: leave out --side and --stored.")
         return read_image_set(place, part)
     if Path(place).is_dir() and data.format is None:
         found = read_image_folder(place, classes)
@@ -162,15 +202,19 @@ def read_rows(
             names=names_of(data.names),
             format=data.format,
         )
-    height, width = preprocessing.size or (0, 0)
-    if pictures.stored is None and len(found) * height * width * 3 > MOST_BYTES:
-        raise QkvError(f"{len(found):,} pictures do not fit in memory: give a file for them with --stored.")
-    file = None
-    if pictures.stored is not None:
-        file = pictures.stored if part == "train" else pictures.stored.with_stem(f"{pictures.stored.stem}-{part}")
-    rows, problems = rows_of_images(found, preprocessing, file)
+    rows, problems = rows_of_images(found, preprocessing, place_for(len(found), part, pictures, preprocessing))
     report_problems(problems, lambda line: typer.echo(line, err=True))
     return rows
+
+
+def place_for(count: int, part: str, pictures: PictureOptions, preprocessing: "Preprocessing") -> Path | None:
+    """The file that prepared pictures of a part go to; None where they stay in memory, as far as they fit."""
+    if pictures.stored is not None:
+        return pictures.stored if part == "train" else pictures.stored.with_stem(f"{pictures.stored.stem}-{part}")
+    height, width = preprocessing.size or (0, 0)
+    if count * height * width * 3 > MOST_BYTES:
+        raise QkvError(f"{count:,} pictures do not fit in memory: give a file for them with --stored.")
+    return None
 
 
 def changes_of(change: str, side: int) -> "Augmentation | None":

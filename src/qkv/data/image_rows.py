@@ -136,6 +136,11 @@ class ImageRows:
         return replace(self, pixels=self.pixels[places], labels=self.labels[places])
 
 
+def without_labels(pixels: Pixels) -> ImageRows:
+    """Pictures of which nothing is known: they are all of one class without a name."""
+    return ImageRows(pixels, np.zeros(len(pixels), np.int64), ("",))
+
+
 def map_array(file: Path | str) -> NDArray[np.generic]:
     """The array of a .npy file, read from the disk where it is touched and nowhere else."""
     try:
