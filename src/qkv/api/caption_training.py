@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from qkv.api.choices import NewTokenizer, Sizes, named_sizes
 from qkv.api.how import Training
-from qkv.api.runs import MakeOptimizer, check_folder, divided, parameters_of, run_training, typical_batch
+from qkv.api.runs import check_folder, divided, parameters_of, run_training, typical_batch
 from qkv.api.texts import chosen_tokenizer
 from qkv.data.augment import Augmentation
 from qkv.data.batches import Batches
@@ -51,17 +51,15 @@ SETTINGS = TrainSettings(steps=2000, evaluate_every=200, save_every=200, keep=1,
 
 @dataclass(frozen=True, kw_only=True)
 class CaptionTraining(Training):
-    """How pictures and captions are learned. The rate, decay and betas are those of the paper. [radford2021 tab.18]"""
+    """How pictures and captions are learned. Without an `optimizer`: that of the paper. [radford2021 tab.19]"""
 
     augment: Augmentation | None = None  # how pictures are changed while training
     batching: Batching = RowCount(128)  # noqa: RUF009 (frozen)
     settings: TrainSettings = SETTINGS
-    optimizer: MakeOptimizer = partial(  # noqa: RUF009 (never changed)
-        adamw, learning_rate=5e-4, betas=(0.9, 0.98), epsilon=1e-6, weight_decay=0.2
-    )
 
 
 HOW = CaptionTraining()
+AS_PUBLISHED = partial(adamw, learning_rate=5e-4, betas=(0.9, 0.98), epsilon=1e-6, weight_decay=0.2)
 
 
 def train_image_text(
@@ -120,7 +118,7 @@ def train_image_text(
             "data": {"batching": repr(how.batching), "augment": repr(how.augment)},
         },
         fingerprint=fingerprint_of_captions(data, valid),
-        optimizer=how.optimizer,
+        optimizer=how.optimizer or AS_PUBLISHED,
         schedule=how.schedule,
         evaluate=_validation(use, objective, held_rows, evaluate, how.batching),
         flops_per_token=flops_per_counted_token(use.model, objective, typical_batch(rows, how.batching)),

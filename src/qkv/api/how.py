@@ -1,11 +1,9 @@
 """What a person chooses of every training, whatever is learned."""
 
 from dataclasses import dataclass
-from functools import partial
 
 from qkv.api.runs import MakeOptimizer
 from qkv.data.plan import Batching, RowCount
-from qkv.train.optimizers import adamw
 from qkv.train.reporter import Reporter
 from qkv.train.schedules import Linear, Schedule
 from qkv.train.settings import TrainSettings
@@ -19,7 +17,7 @@ class Training:
 
     batching: Batching = RowCount(64)  # noqa: RUF009 (frozen)
     settings: TrainSettings = SETTINGS
-    optimizer: MakeOptimizer = partial(adamw, learning_rate=1e-3)  # noqa: RUF009 (never changed)
+    optimizer: MakeOptimizer | None = None  # None: what suits what is learned
     schedule: Schedule = Linear(warmup=200)  # noqa: RUF009 (frozen)
     hold_out: float = 0.05  # share to validate on where nothing is given for it
     reporter: Reporter | None = None

@@ -52,7 +52,8 @@ def assign_many(costs: NDArray[Any], there: NDArray[np.bool_]) -> NDArray[np.int
     # Columns that are not there get rows beyond the last, each another, so that none stands in another's way.
     wished = np.where(there, cheapest, costs.shape[1] + np.arange(costs.shape[2]))
     ordered = np.sort(wished, 1)
-    alone = (np.diff(ordered, axis=1) > 0).all(1) & np.isfinite(np.where(there[:, None], costs, 0)).all((1, 2))  # [k]
+    finite = np.isfinite(np.where(there[:, None], costs, 0)).all((1, 2))
+    alone: NDArray[np.bool_] = np.logical_and((np.diff(ordered, axis=1) > 0).all(1), finite)  # [k]
     table, column = np.nonzero(there & alone[:, None])
     parts = [np.stack([table, cheapest[table, column], column], 1)]
     for number in np.flatnonzero(~alone):
