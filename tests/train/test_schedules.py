@@ -3,7 +3,7 @@
 import pytest
 
 from qkv.errors import QkvError
-from qkv.train.schedules import Constant, Cosine, InverseSquareRoot, Linear, Noam, Schedule, WarmupStableDecay
+from qkv.train.schedules import Constant, Cosine, InverseSquareRoot, Linear, Noam, Schedule, TriStage, WarmupStableDecay
 
 
 def test_noam_is_equation_three() -> None:
@@ -57,3 +57,13 @@ def test_inverse_square_root_is_noam_with_peak_one() -> None:
 def test_nonsense_is_refused(schedule: type, options: dict[str, float]) -> None:
     with pytest.raises(QkvError):
         schedule(**options)
+
+
+def test_three_stages() -> None:
+    schedule = TriStage()
+    shares = [0.0, 0.05, 0.1, 0.3, 0.5, 0.75, 1.0]
+    expected = [0.01, 0.505, 1, 1, 1, 0.5, 0]
+    assert [schedule(7, share) for share in shares] == pytest.approx(expected)
+    assert TriStage(rise=0.0)(1, 0.0) == 1.0
+    with pytest.raises(QkvError, match="leave some of the budget"):
+        TriStage(rise=0.5, hold=0.5)

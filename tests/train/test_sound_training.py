@@ -17,7 +17,7 @@ from qkv.data.plan import TokenBudget
 from qkv.data.sound_features import WaveFeatures
 from qkv.data.sound_files import read_spoken_table, read_waves
 from qkv.data.sound_processor import write_sound_processor
-from qkv.data.sound_rows import HiddenRows, SpokenRows, falling_temperature
+from qkv.data.sound_rows import HiddenRows, SpokenRows
 from qkv.data.span_hiding import SpanHiding
 from qkv.generate.listen import Listener
 from qkv.models.catalogue import build
@@ -77,8 +77,8 @@ def test_from_files_to_text(tmp_path: Path) -> None:
     model = build("wav2vec2", sizes, HeadChoice("pretraining"))
 
     def hidden(epoch: int) -> HiddenRows:
-        hide, heat = SpanHiding(0.4, 3, 1), falling_temperature(1000 * epoch)
-        return HiddenRows(waves, frames=model.frames.frames_of, hide=hide, distractors=5, epoch=epoch, temperature=heat)
+        hide = SpanHiding(0.4, 3, 1)
+        return HiddenRows(waves, frames=model.frames.frames_of, hide=hide, distractors=5, epoch=epoch)
 
     run(model, FrameLoss(), Batches(hidden, TokenBudget(8000)), tmp_path / "first", 5, 1e-3)
     writer = with_head(model, HeadChoice("ctc"))

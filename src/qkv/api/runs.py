@@ -14,6 +14,7 @@ from qkv.data.batches import Batches, Rows, ordered_batches
 from qkv.data.plan import Batching
 from qkv.errors import QkvError
 from qkv.train.adapt.lora import adaptations, merge, merged
+from qkv.train.adjust import Adjust
 from qkv.train.evaluation import Measure, ValidationLoss
 from qkv.train.loop import train
 from qkv.train.objectives.loss import Objective
@@ -64,6 +65,7 @@ def run_training(
     schedule: Schedule,
     evaluate: Callable[[nn.Module], Mapping[str, float]] | None = None,
     flops_per_token: FlopCount = 0.0,
+    adjust: Adjust | None = None,
     leave: Callable[[Path], None] | None = None,
     reporter: Reporter | None = None,
     resume: bool = False,
@@ -99,6 +101,7 @@ def run_training(
         schedule=schedule,
         evaluate=evaluate,
         flops_per_token=flops_per_token,
+        adjust=adjust,
         reporter=reporter,
     )
     if adaptations(use.model):

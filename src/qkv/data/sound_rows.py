@@ -49,7 +49,6 @@ class HiddenBatch(SoundBatch):
     hidden_frames: Tensor  # [b n] bool
     places: Tensor  # [m] long: row · n + frame of each hidden one
     distractors: Tensor  # [m k] long: the same of others in its row
-    temperature: float  # of the quantiser's choices
 
 
 @dataclass(frozen=True)
@@ -141,7 +140,6 @@ class HiddenRows(SoundRows):
     frames: FrameCount = field(kw_only=True)
     hide: SpanHiding = SpanHiding(0.65, 10, 2)  # noqa: RUF009 (frozen)
     distractors: int = 100
-    temperature: float = 2.0
     epoch: int = 0
     seed: int = 0
 
@@ -162,10 +160,4 @@ class HiddenRows(SoundRows):
             hidden_frames=hidden,
             places=first + places,
             distractors=first[:, None] + others,
-            temperature=self.temperature,
         )
-
-
-def falling_temperature(updates: int, first: float = 2.0, last: float = 0.5, decay: float = 0.999995) -> float:
-    """Of the quantiser's choices after so many updates. [baevski2020 §4.2]"""
-    return max(last, first * decay**updates)

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from qkv.errors import QkvError
 from qkv.parts.context import Context
 from qkv.parts.feedforward import Activation
+from qkv.parts.gradients import scale_gradient
 from qkv.parts.norm import LayerNorm
 from qkv.parts.precision import widened
 
@@ -74,6 +75,7 @@ class WaveFrames(nn.Module):
     def __init__(self, layers: Sequence[FrameLayer]) -> None:
         super().__init__()
         self.layers = nn.ModuleList(layers)
+        self.gradient_share = 1.0  # of what goes back into the convolutions; less while learning from sound alone
         self.shortest, self.hop = 1, 1  # samples that one frame sees, and from one frame to the next
         for layer in layers:
             (kernel,), (stride,) = layer.convolution.kernel_size, layer.convolution.stride
@@ -100,7 +102,7 @@ class WaveFrames(nn.Module):
             assert isinstance(layer, FrameLayer)
             lengths = None if lengths is None else layer.lengths(lengths)
             x = layer(x, lengths)
-        return x.transpose(1, 2)
+        return scale_gradient(x.transpose(1, 2), self.gradient_share)
 
 
 class ConvolvedPosition(nn.Module):

@@ -12,6 +12,7 @@ from torch import nn
 
 from qkv.errors import QkvError
 from qkv.files import copy_into
+from qkv.train.adjust import Adjust
 from qkv.train.average import MovingAverage, average_checkpoints
 from qkv.train.compiling import compiled_blocks
 from qkv.train.evaluation import Evaluate, finite_or_none
@@ -43,18 +44,20 @@ def train(
     schedule: Schedule,
     evaluate: Evaluate | None = None,
     flops_per_token: FlopCount = 0.0,
+    adjust: Adjust | None = None,
     reporter: Reporter | None = None,
 ) -> TrainResult:
     """Train until the budget is used up or validation stops improving, then leave the final weights in model and run.
 
     `evaluate` maps the model (in evaluation mode, without gradients, at the training precision) to named figures;
     `settings.watch` names the one that decides. `flops_per_token` is a number, or a function of the batch that counts
-    its operations. Raises `Interrupted` after SIGINT or SIGTERM with the state saved, and `QkvError` for what a person
+    its operations. `adjust` is called before each update. Raises `Interrupted` after SIGINT or SIGTERM with the state saved, and
+    `QkvError` for what a person
     can mend: a full disk, a run that is in the way, a loss that stays infinite.
     """
     with reporter or Reporter() as shown:
         return _Loop(
-            model, objective, batches, settings, run, optimizer, schedule, evaluate, flops_per_token, shown
+            model, objective, batches, settings, run, optimizer, schedule, evaluate, flops_per_token, adjust, shown
         ).run_to_end()
 
 
@@ -70,12 +73,13 @@ class _Loop:
         schedule: Schedule,
         evaluate: Evaluate | None,
         flops_per_token: FlopCount,
+        adjust: Adjust | None,
         reporter: Reporter,
     ) -> None:
         self.device = settings.torch_device()
         self.model = model.to(self.device)
         self.settings, self.run, self.optimizer = settings, run, optimizer
-        self.schedule, self.evaluate, self.reporter = schedule, evaluate, reporter
+        self.schedule, self.evaluate, self.adjust, self.reporter = schedule, evaluate, adjust, reporter
         self.stepper = Stepper(model, objective, optimizer, settings, flops_per_token)
         self.counted: str = getattr(objective, "counts", "tokens")
         run.begin(
@@ -148,7 +152,10 @@ class _Loop:
         return self.settings.progress(self.state.step, self.stopwatch.seconds)
 
     def _step(self) -> None:
-        rate = self.stepper.set_rate(self.schedule(self.state.step + 1, self._progress()))
+        progress = self._progress()
+        rate = self.stepper.set_rate(self.schedule(self.state.step + 1, progress))
+        if self.adjust is not None:
+            self.adjust(self.model, self.state.step + 1, progress)
         update = self.stepper.update(self.batches)
         self.state.step += 1
         self.state.tokens += update.count

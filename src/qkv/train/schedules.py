@@ -95,6 +95,26 @@ class Linear(_Decay):
 
 
 @dataclass(frozen=True, kw_only=True)
+class TriStage:
+    """A rise over the first share of the budget, full rate over the second, then a line to 0. [baevski2020 §4.3]
+
+    Shares of the budget, not steps. It begins at a hundredth, so that the first update is one.
+    """
+
+    rise: float = 0.1
+    hold: float = 0.4
+
+    def __post_init__(self) -> None:
+        if self.rise < 0 or self.hold < 0 or self.rise + self.hold >= 1:
+            raise QkvError(f"Rise and hold must leave some of the budget to fall: {self.rise} and {self.hold} do not.")
+
+    def __call__(self, step: int, progress: float) -> float:
+        if progress < self.rise:
+            return 0.01 + 0.99 * progress / self.rise
+        return min(1.0, (1 - progress) / (1 - self.rise - self.hold))
+
+
+@dataclass(frozen=True, kw_only=True)
 class WarmupStableDecay(_Decay):
     """Full rate until the last `decay` share of the budget, then a straight line to the floor [hu2024 §4.2].
 

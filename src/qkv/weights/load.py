@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -117,10 +118,13 @@ def load_sentence_model(
     return model
 
 
-def with_head(model: Any, head: HeadChoice) -> Any:
-    """The same model with another head: what both heads have under one name and shape is kept, the rest is new."""
+def with_head(model: Any, head: HeadChoice, **changes: Any) -> Any:
+    """The same model with another head: what both heads have under one name and shape is kept, the rest is new.
+
+    Sizes may change too: those of the head, such as how many letters it tells apart, and those that no weight knows.
+    """
     refuse_updates(model)
-    new = build(model.family, model.sizes, head)
+    new = build(model.family, replace(model.sizes, **changes), head)
     old = tensors_of(model)
     fitting = {name: _kept(old, name, tensor) for name, tensor in tensors_of(new).items()}
     copy_into(tensors_of(new), fitting, "The model")

@@ -11,7 +11,7 @@ import torch
 from transformers import Wav2Vec2Config
 
 from qkv.data.plan import PlannedBatch
-from qkv.data.sound_rows import HiddenBatch, HiddenRows, SpokenRows, falling_temperature
+from qkv.data.sound_rows import HiddenBatch, HiddenRows, SpokenRows
 from qkv.data.span_hiding import SpanHiding
 from qkv.errors import QkvError
 from qkv.models.sound_model import SoundModel
@@ -84,7 +84,7 @@ def test_a_model_learns_to_find_hidden_frames_again() -> None:
     torch.manual_seed(0)
     model = new_sound("prenorm", "pretraining").train()
     optimizer = torch.optim.Adam(model.parameters(), 3e-3)
-    batch = batch_for(model, temperature=1.0)
+    batch = batch_for(model)
     losses = []
     for _ in range(60):
         loss = FrameLoss()(model, batch)
@@ -93,13 +93,6 @@ def test_a_model_learns_to_find_hidden_frames_again() -> None:
         optimizer.step()
         losses.append(float(loss.total) / loss.count)
     assert np.mean(losses[-10:]) < np.mean(losses[:10]) - 0.2
-    assert model.head.quantiser.temperature == 1.0
-
-
-def test_the_temperature_falls_to_its_end() -> None:
-    assert falling_temperature(0) == 2.0
-    assert falling_temperature(100_000) == pytest.approx(2 * 0.999995**100_000)
-    assert falling_temperature(10**6) == 0.5
 
 
 def test_what_cannot_be_learned_from_is_refused() -> None:

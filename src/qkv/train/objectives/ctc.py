@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch.nn.functional as F
+from torch import Tensor
 
 from qkv.data.sound_rows import SpokenBatch
 from qkv.models.sound_model import SoundModel
@@ -26,15 +27,22 @@ class CTCLoss:
         return self.measure(model, batch)["loss"]
 
     def measure(self, model: SoundModel, batch: SpokenBatch) -> dict[str, Loss]:
-        logits = model(
+        return {"loss": self.of_logits(self.logits(model, batch), batch)}
+
+    def logits(self, model: SoundModel, batch: SpokenBatch) -> Tensor:
+        """What the model hears in each frame [b n v]; what is to be hidden is, while it learns."""
+        logits: Tensor = model(
             batch.waves,
             lengths=batch.lengths,
             hidden_frames=batch.hidden_frames if model.training else None,
             hidden_channels=batch.hidden_channels if model.training else None,
         )
+        return logits
+
+    def of_logits(self, logits: Tensor, batch: SpokenBatch) -> Loss:
         with without_autocast(logits):
             log = widened(logits).log_softmax(-1).transpose(0, 1)  # [n b v]
             loss = F.ctc_loss(
                 log, batch.letters, batch.frame_lengths, batch.letter_lengths, blank=self.blank, reduction="none"
             )
-        return {"loss": Loss(loss.where(batch.letter_lengths > 0, 0.0).sum(), batch.spoken)}  # filler says nothing
+        return Loss(loss.where(batch.letter_lengths > 0, 0.0).sum(), batch.spoken)  # filler says nothing

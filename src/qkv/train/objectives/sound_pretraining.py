@@ -35,7 +35,6 @@ class FrameLoss:
         """Both losses together and apart, how often the right frame is found, and how many entries are in use."""
         if not isinstance(model.head, ContrastiveHead):
             raise QkvError("Learning from sound alone needs a model with the head 'pretraining'.")
-        model.head.quantiser.temperature = batch.temperature
         hidden = len(batch.places)
         compared = model(batch.waves, lengths=batch.lengths, hidden_frames=batch.hidden_frames)
         with without_autocast(batch.waves):
