@@ -251,6 +251,35 @@ def test_a_fine_tuning_goes_on(data: Path, bert: Path, tmp_path: Path) -> None:
     assert "Resuming after step 2" in well(fine_tune("classify", data, bert, tmp_path / "out", *more)).err
 
 
+@pytest.mark.parametrize("task", ["sentiment", "pairs", "tag", "answer"])
+def test_a_student_learns_from_a_teacher(task: str, data: Path, bert: Path, tmp_path: Path) -> None:
+    well(fine_tune(task, data, bert, tmp_path / "teacher"))
+    own = ["--data", data / f"{task}.jsonl", "--teacher", tmp_path / "teacher", *STEPS, "--hold-out", "0.3"]
+    more = ["--student-layers", "1", "--match-states", "1", "--match-attention", "0.5"]
+    outcome = well(qkv("train", task, *own, *more, "--out", tmp_path / "student"))
+    held = next(line for line in outcome.out.splitlines() if line.startswith("Held out:"))
+    assert [name for name in ("soft", "match_1", "match_2", "accuracy") if f" {name} " not in held] == []
+    assert load(tmp_path / "student").model.sizes.layers == 1
+    paste_next(outcome, tmp_path)
+    well(qkv("train", task, *own, "--model", bert, "--soft", "1", "--out", tmp_path / "other"))
+
+
+def test_a_teacher_labels_texts(data: Path, bert: Path, tmp_path: Path) -> None:
+    well(fine_tune("classify", data, bert, tmp_path / "teacher"))
+    own = ["--data", data / "classify.jsonl", "--teacher", tmp_path / "teacher", *STEPS, "--student-layers", "1"]
+    (data / "unlabelled.tsv").write_text("text\n" + "\n".join(VERSES))
+    unlabelled = ["--unlabelled", data / "unlabelled.tsv", "--out", tmp_path / "student"]
+    outcome = well(qkv("train", "classify", *own, *unlabelled, "--hold-out", "0"))
+    assert f"labels {len(VERSES)} of {len(VERSES)} texts" in outcome.err
+    assert f"{len(VERSES) + len(LABELS)} examples to train on" in outcome.err
+    own = ["--data", data / "classify.jsonl", "--model", bert, *STEPS]
+    refused(qkv("train", "classify", *own, *unlabelled), "--teacher")
+    refused(qkv("train", "classify", "--data", data / "classify.jsonl", *STEPS), "--model")
+    refused(qkv("train", "classify", *own, "--soft", "1"), "--soft is about learning from a teacher")
+    both = ["--teacher", tmp_path / "teacher", "--student-layers", "1", "--out", tmp_path / "both"]
+    refused(qkv("train", "classify", *own, *both), "one of the two")
+
+
 def test_a_run_has_a_folder_of_the_tasks_name(
     data: Path, bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

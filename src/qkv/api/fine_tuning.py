@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from qkv.api.distilling import Distillation
 from qkv.api.runs import MakeOptimizer, check_folder, divided, parameters_of, run_training, typical_batch, validation
 from qkv.api.texts import about_model, fingerprint_of_texts
 from qkv.data.answers import SpanRows
@@ -51,6 +52,7 @@ class FineTuning:
     schedule: Schedule = Linear(warmup=50)  # noqa: RUF009 (frozen)
     frozen_layers: int = 0  # of the first blocks, which keep their weights; with any, the embeddings keep theirs
     lora: LoRA | None = None  # low-rank updates are trained in place of the weights, and folded in at the end
+    distil: Distillation | None = None  # a teacher to learn from beside the right answers
     hold_out: float = 0.05  # share to validate on where nothing is given for it
     reporter: Reporter | None = None
     resume: bool = False
@@ -83,7 +85,7 @@ def fine_tune_classifier(
         raise QkvError(f"The validation labels {', '.join(valid.names)} are not those of the training texts.")
     items, held = _labelled(data), [] if valid is None else _labelled(valid)
     if valid is None and how.hold_out:
-        items, held = divided(items, how.hold_out, key=lambda item: item[0])
+        items, held = divided(items, how.hold_out, key=lambda item: item[0], kind=lambda item: item[2])
     place = {name: number for number, name in enumerate(data.names)}
 
     def rows(some: Sequence[Any]) -> ClassRows:
@@ -95,7 +97,8 @@ def fine_tune_classifier(
             encodings = use.tokenizer.encode_pairs(texts, seconds, limit=limit)
         return ClassRows(use.rows(encodings), _places(labels, place))
 
-    return _fine_tune(use, rows, items, held, objective, Path(folder), how, evaluate)
+    pairs = data.seconds is not None
+    return _fine_tune(use, rows, items, held, objective, Path(folder), how, evaluate, pairs)
 
 
 def fine_tune_tagger(
@@ -152,7 +155,7 @@ def fine_tune_answerer(
         made = SpanRows.from_encodings(encodings, some, pad=_pad(use.tokenizer))
         return made if network.embed.segments is not None else made.without_segments()
 
-    return _fine_tune(use, rows, items, held, objective, Path(folder), how, evaluate)
+    return _fine_tune(use, rows, items, held, objective, Path(folder), how, evaluate, pairs=True)
 
 
 def fine_tune_embeddings(
@@ -205,8 +208,11 @@ def _fine_tune(
     folder: Path,
     how: FineTuning,
     evaluate: Callable[[Reader], Mapping[str, float]] | None,
+    pairs: bool = False,
 ) -> Reader:
     check_folder(folder, how.resume, how.overwrite)
+    if how.distil is not None:
+        objective = how.distil.objective(objective, use, pairs)
     if how.frozen_layers:
         freeze(use.model, embeddings=True, layers=how.frozen_layers)
     if how.lora is not None:

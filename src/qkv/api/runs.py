@@ -150,10 +150,27 @@ def parameters_of(model: nn.Module) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-def divided(items: Sequence[Any], share: float, key: Callable[[Any], str]) -> tuple[list[Any], list[Any]]:
-    """(to train on, held out): by the texts alone and not by their order; equal texts stay together."""
+def divided(
+    items: Sequence[Any], share: float, key: Callable[[Any], str], kind: Callable[[Any], str] | None = None
+) -> tuple[list[Any], list[Any]]:
+    """(to train on, held out): by the texts alone and not by their order; equal texts stay together.
+
+    With `kind`, about the share of every kind that has two different texts, so that none is missed by chance.
+    """
     from qkv.api.pairs import hold_out
 
     keyed = [(key(item), str(number)) for number, item in enumerate(items)]
-    train_keys, held_keys = hold_out(keyed, share)
-    return [items[int(number)] for _, number in train_keys], [items[int(number)] for _, number in held_keys]
+    groups = [keyed]
+    if kind is not None:
+        kinds: dict[str, str] = {}  # of each text: the first by alphabet of those that it has
+        for text, name in sorted((text, kind(items[int(number)])) for text, number in keyed):
+            kinds.setdefault(text, name)
+        by_kind: dict[str, list[tuple[str, str]]] = {}
+        for text, number in keyed:
+            by_kind.setdefault(kinds[text], []).append((text, number))
+        groups = [group for group in by_kind.values() if len({text for text, _ in group}) > 1] or [keyed]
+    held = {number for group in groups for _, number in hold_out(group, share)[1]}
+    parts: tuple[list[Any], list[Any]] = [], []
+    for (_, number), item in zip(keyed, items, strict=True):
+        parts[number in held].append(item)
+    return parts

@@ -15,6 +15,7 @@ from qkv.cli.groups import BY_COMMAND
 from qkv.errors import QkvError
 
 if TYPE_CHECKING:
+    from qkv.api.distilling import Distillation
     from qkv.api.fine_tuning import FineTuning
     from qkv.generate.reader import TextReader
     from qkv.models.text_model import TextModel
@@ -134,7 +135,13 @@ def adapted(model: "TextModel", adapt: AdaptOptions) -> None:
         add_lora(model, lora)
 
 
-def fine_tuning_of(run: RunOptions, adapt: AdaptOptions, watch: str | None, reporter: "Reporter") -> "FineTuning":
+def fine_tuning_of(
+    run: RunOptions,
+    adapt: AdaptOptions,
+    watch: str | None,
+    reporter: "Reporter",
+    distil: "Distillation | None" = None,
+) -> "FineTuning":
     from qkv.api.fine_tuning import FineTuning
     from qkv.data.plan import RowCount
     from qkv.train.schedules import Linear
@@ -147,6 +154,7 @@ def fine_tuning_of(run: RunOptions, adapt: AdaptOptions, watch: str | None, repo
         schedule=Linear(warmup=warmup_of(run)),
         frozen_layers=adapt.freeze,
         lora=lora_of(adapt),
+        distil=distil,
         hold_out=0.0,
         reporter=reporter,
         resume=run.resume,
@@ -170,11 +178,13 @@ def loaded_reader(model: str, run: RunOptions) -> "TextReader":
     return found
 
 
-def divide(items: Sequence[Item], share: float, key: Callable[[Item], str]) -> tuple[list[Item], list[Item]]:
-    """(to train on, held out)"""
+def divide(
+    items: Sequence[Item], share: float, key: Callable[[Item], str], kind: Callable[[Item], str] | None = None
+) -> tuple[list[Item], list[Item]]:
+    """(to train on, held out); with `kind`, some of every kind."""
     from qkv.api.runs import divided
 
-    return divided(items, share, key) if share else (list(items), [])
+    return divided(items, share, key, kind) if share else (list(items), [])
 
 
 @contextmanager

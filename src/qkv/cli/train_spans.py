@@ -21,6 +21,7 @@ from qkv.cli.train_options import (
     watched,
 )
 from qkv.cli.train_tasks import Model, needs_held
+from qkv.cli.train_teacher import TeacherOptions, distillation_of, loaded_teacher, student_or_model
 from qkv.errors import QkvError
 
 NONE = "(none)"  # how a missing answer is shown
@@ -28,10 +29,11 @@ NONE = "(none)"  # how a missing answer is shown
 
 @with_groups
 def answer(
-    model: Model,
     data: DataOptions,
     run: RunOptions,
     adapt: AdaptOptions,
+    teaching: TeacherOptions,
+    model: Model = None,
     question: Annotated[str, typer.Option(help="Column with the questions.")] = "question",
     context: Annotated[str, typer.Option(help="Column with the texts that may hold the answer.")] = "context",
     answer: Annotated[str, typer.Option(help="Column with the answer as it stands there; blank: none.")] = "answer",
@@ -61,7 +63,8 @@ def answer(
 
     reporter = Reporter()
     metrics = check_metrics(metric or [], ANSWER_METRICS)
-    how = fine_tuning_of(run, adapt, metrics[0] if metrics else None, reporter)
+    teacher = loaded_teacher(teaching, run)
+    how = fine_tuning_of(run, adapt, metrics[0] if metrics else None, reporter, distillation_of(teaching, teacher))
 
     def read(path: str, format: str | None) -> list[Question]:
         found = read_questions(
@@ -82,7 +85,7 @@ def answer(
     else:
         known, held = divide(known, data.hold_out, key=lambda one: one.context)
     needs_held(metrics, [one.question for one in held])
-    reader = loaded_reader(model, run)
+    reader = student_or_model(model, run, teaching, teacher)
     figures = AnswerFigures(held, ANSWER_METRICS) if held else None
     with watched(run):
         answerer = fine_tune_answerer(reader, known, run.out, valid=held, how=how, evaluate=figures)
@@ -99,7 +102,7 @@ def answer(
 
 @with_groups
 def embed(
-    model: Model,
+    model: Annotated[str, typer.Option(help="Model to fine-tune: a folder, or owner/name[@revision] on the hub.")],
     data: DataOptions,
     run: RunOptions,
     adapt: AdaptOptions,

@@ -14,23 +14,28 @@ from qkv.cli.train_options import (
     beginning,
     divide,
     fine_tuning_of,
-    loaded_reader,
     quoted,
     report,
     short,
     wanted,
     watched,
 )
+from qkv.cli.train_teacher import TeacherOptions, distillation_of, loaded_teacher, student_or_model, with_taught
 from qkv.errors import QkvError
 
 if TYPE_CHECKING:
     from qkv.data.labelled import LabelledTexts
     from qkv.data.tagged import TaggedWords
+    from qkv.generate.reader import TextReader
     from qkv.train.reporter import Reporter
 
-Model = Annotated[str, typer.Option(help="Model to fine-tune: a folder, or owner/name[@revision] on the hub.")]
+Model = Annotated[str | None, typer.Option(help="Model to fine-tune: a folder, or owner/name[@revision] on the hub.")]
 Text = Annotated[str, typer.Option(help="Column with the texts.")]
 Label = Annotated[str, typer.Option(help="Column with the labels.")]
+Unlabelled = Annotated[
+    str | None, typer.Option(help="Table of texts without labels, to which the --teacher gives them.")
+]
+Sure = Annotated[float, typer.Option(help="How sure of a label the teacher must be, from 0 to 1.")]
 Metric = Annotated[
     list[str] | None,
     typer.Option(help="accuracy, macro_f1 or matthews; may be repeated, the first one decides which weights are kept."),
@@ -39,13 +44,16 @@ Metric = Annotated[
 
 @with_groups
 def classify(
-    model: Model,
     data: DataOptions,
     run: RunOptions,
     adapt: AdaptOptions,
+    teaching: TeacherOptions,
+    model: Model = None,
     text: Text = "text",
     label: Label = "label",
     metric: Metric = None,
+    unlabelled: Unlabelled = None,
+    sure: Sure = 0.0,
 ) -> None:
     """Fine-tune a model to tell the label of a text.
 
@@ -57,22 +65,26 @@ def classify(
         --steps 40 --hold-out 0 --out runs/labels
       qkv run runs/labels 'the light was good'
     """
-    learn_labels(model, data, run, adapt, text, None, label, metric or [])
+    learn_labels(model, data, run, adapt, teaching, text, None, label, metric or [], unlabelled, sure)
 
 
 @with_groups
 def sentiment(
-    model: Model,
     data: DataOptions,
     run: RunOptions,
     adapt: AdaptOptions,
+    teaching: TeacherOptions,
+    model: Model = None,
     text: Text = "text",
     label: Label = "label",
     metric: Metric = None,
+    unlabelled: Unlabelled = None,
+    sure: Sure = 0.0,
 ) -> None:
     """Fine-tune a model to tell good reviews from bad ones, by the labels that your table gives them.
 
-    The same as `qkv train classify`, under the name that people look for.
+    The same as `qkv train classify`, under the name that people look for. With --teacher a small model learns from a
+    large one that was fine-tuned before, and may begin with some of its layers.
 
     \b
     Example (after the one that `qkv train mlm --help` shows):
@@ -81,16 +93,19 @@ def sentiment(
       qkv train sentiment --model runs/bert --data reviews.csv --learning-rate 0.01 \\
         --steps 40 --hold-out 0.2 --out runs/sentiment
       qkv run runs/sentiment 'it was very good' --json
+      qkv train sentiment --teacher runs/sentiment --student-layers 1 --match-states 1 --data reviews.csv \\
+        --steps 10 --hold-out 0.2 --out runs/student
     """
-    learn_labels(model, data, run, adapt, text, None, label, metric or [])
+    learn_labels(model, data, run, adapt, teaching, text, None, label, metric or [], unlabelled, sure)
 
 
 @with_groups
 def pairs(
-    model: Model,
     data: DataOptions,
     run: RunOptions,
     adapt: AdaptOptions,
+    teaching: TeacherOptions,
+    model: Model = None,
     first: Annotated[str, typer.Option(help="Column with the first texts.")] = "first",
     second: Annotated[str, typer.Option(help="Column with the second texts.")] = "second",
     label: Label = "label",
@@ -106,15 +121,16 @@ def pairs(
         --steps 40 --hold-out 0 --out runs/pairs
       qkv run runs/pairs 'the earth' --second 'the light'
     """
-    learn_labels(model, data, run, adapt, first, second, label, metric or [])
+    learn_labels(model, data, run, adapt, teaching, first, second, label, metric or [])
 
 
 @with_groups
 def tag(
-    model: Model,
     data: DataOptions,
     run: RunOptions,
     adapt: AdaptOptions,
+    teaching: TeacherOptions,
+    model: Model = None,
     words: Annotated[str, typer.Option(help="Column with the words: a list, or with spaces between.")] = "words",
     tags: Annotated[str, typer.Option(help="Column with as many tags.")] = "tags",
     metric: Annotated[
@@ -142,7 +158,8 @@ def tag(
 
     reporter = Reporter()
     metrics = check_metrics(metric or [], TAG_METRICS)
-    how = fine_tuning_of(run, adapt, metrics[0] if metrics else None, reporter)
+    teacher = loaded_teacher(teaching, run)
+    how = fine_tuning_of(run, adapt, metrics[0] if metrics else None, reporter, distillation_of(teaching, teacher))
 
     def read(path: str, format: str | None, classes: tuple[str, ...] | None) -> "TaggedWords":
         found = read_tagged(
@@ -151,7 +168,7 @@ def tag(
         report_problems(found.problems, reporter.say)
         return found
 
-    known = read(data.data, data.format, None)
+    known = read(data.data, data.format, labels_of(teacher))
     if data.valid is not None:
         held = read(data.valid, None, known.names)
     else:
@@ -162,7 +179,7 @@ def tag(
             for some in (to_train, to_validate)
         )
     needs_held(metrics, held.words)
-    reader = loaded_reader(model, run)
+    reader = student_or_model(model, run, teaching, teacher)
     with watched(run):
         tagger = fine_tune_tagger(
             reader, known, run.out, valid=held, how=how, evaluate=TagFigures(held, metrics) if metrics else None
@@ -173,14 +190,17 @@ def tag(
 
 
 def learn_labels(
-    model: str,
+    model: str | None,
     data: DataOptions,
     run: RunOptions,
     adapt: AdaptOptions,
+    teaching: TeacherOptions,
     text: str,
     second: str | None,
     label: str,
     metric: list[str],
+    unlabelled: str | None = None,
+    sure: float = 0.0,
 ) -> None:
     from qkv.api.figures import LABEL_METRICS, LabelFigures, check_metrics
     from qkv.api.fine_tuning import fine_tune_classifier
@@ -188,10 +208,12 @@ def learn_labels(
 
     reporter = Reporter()
     metrics = check_metrics(metric, list(LABEL_METRICS))
-    how = fine_tuning_of(run, adapt, metrics[0] if metrics else None, reporter)
-    known, held = read_labels(data, text, second, label, reporter)
+    teacher = loaded_teacher(teaching, run)
+    how = fine_tuning_of(run, adapt, metrics[0] if metrics else None, reporter, distillation_of(teaching, teacher))
+    known, held = read_labels(data, text, second, label, reporter, labels_of(teacher))
+    known = with_taught(known, unlabelled, text, sure, teacher, reporter)
     needs_held(metrics, held.texts)
-    reader = loaded_reader(model, run)
+    reader = student_or_model(model, run, teaching, teacher)
     with watched(run):
         classifier = fine_tune_classifier(
             reader, known, run.out, valid=held, how=how, evaluate=LabelFigures(held, metrics) if metrics else None
@@ -212,10 +234,20 @@ def learn_labels(
     report(run.out, examples, not held.texts, commands)
 
 
+def labels_of(teacher: "TextReader | None") -> tuple[str, ...] | None:
+    """The labels that a student must learn in the order of its teacher's."""
+    return None if teacher is None else teacher.model.head_choice.labels or None
+
+
 def read_labels(
-    data: DataOptions, text: str, second: str | None, label: str, reporter: "Reporter"
+    data: DataOptions,
+    text: str,
+    second: str | None,
+    label: str,
+    reporter: "Reporter",
+    classes: tuple[str, ...] | None = None,
 ) -> tuple["LabelledTexts", "LabelledTexts"]:
-    """(to train on, held out); the labels of both are those of the data to train on."""
+    """(to train on, held out); the labels of both are those of the data to train on, or the `classes` of a teacher."""
     from qkv.api.pairs import report_problems
     from qkv.cli.spellings import names_of
     from qkv.data.labelled import read_labelled
@@ -233,13 +265,13 @@ def read_labels(
         report_problems(found.problems, reporter.say)
         return found
 
-    known = read(data.data, data.format, None)
+    known = read(data.data, data.format, classes)
     if data.valid is not None:
         return known, read(data.valid, None, known.names)
     seconds = known.seconds if known.seconds is not None else [""] * len(known.texts)
     rows = list(zip(known.texts, seconds, known.labels, strict=True))
     parts = []
-    for some in divide(rows, data.hold_out, key=lambda row: row[0]):
+    for some in divide(rows, data.hold_out, key=lambda row: row[0], kind=lambda row: row[2]):
         beside = None if known.seconds is None else [row[1] for row in some]
         parts.append(replace(known, texts=[row[0] for row in some], seconds=beside, labels=[row[2] for row in some]))
     return parts[0], parts[1]

@@ -24,9 +24,14 @@ Layers = Sequence[tuple[int, int]]  # (of the student, of the teacher)
 class Match(Protocol):
     """Something of a student's pass that should be like the teacher's."""
 
-    weight: float
-    reads_states: bool
-    reads_weights: bool
+    @property
+    def weight(self) -> float: ...
+
+    @property
+    def reads_states(self) -> bool: ...
+
+    @property
+    def reads_weights(self) -> bool: ...
 
     def __call__(self, student: Trace, teacher: Trace, real: Tensor) -> Tensor:
         """How far they are apart, as a mean; `real` says which predictions count."""
@@ -135,6 +140,11 @@ class DistillationLoss:
         self.task, self.temperature, self.soft, self.hard = task, temperature, soft, hard
         self.matches = tuple(matches)
 
+    @property
+    def counts(self) -> str:
+        """What the task counts."""
+        return getattr(self.task, "counts", "tokens")
+
     def settings(self) -> dict[str, Any]:
         """What a run's record should know of it."""
         return dict(vars(self))
@@ -143,7 +153,10 @@ class DistillationLoss:
         return self.measure(model, batch)["loss"]
 
     def measure(self, model: nn.Module, batch: Any) -> dict[str, Loss]:
-        """The whole loss, and what each part of it is before its weight; `nll` is the part of the right answers."""
+        """The whole loss, what each part of it is before its weight, and the share of right decisions.
+
+        `nll` is the part of the right answers.
+        """
         student = model.model if isinstance(model, Student) else model
         self._follow(student)
         with torch.no_grad():
@@ -161,6 +174,7 @@ class DistillationLoss:
             apart = match(mine, theirs, tried.real) * tried.count
             parts[f"match_{number}"] = apart
             total = total + match.weight * apart
+        parts["accuracy"] = ((tried.logits.argmax(-1) == tried.wanted) & tried.real).sum()
         return {"loss": Loss(total, tried.count), **{name: Loss(part, tried.count) for name, part in parts.items()}}
 
     def _pass(self, model: nn.Module, batch: Any) -> tuple[Trace, Predictions]:
