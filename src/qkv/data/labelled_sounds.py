@@ -5,7 +5,7 @@ Shapes: b rows of a batch, t samples, m mel bands, n frames.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -16,15 +16,13 @@ from qkv.data.augment.sounds import WaveMixing
 from qkv.data.augment.steps import Augmentation
 from qkv.data.batches import seed_of
 from qkv.data.plan import PlannedBatch
-from qkv.data.sound_features import SoundFeatures, join_waves
+from qkv.data.sound_features import FilterBank, SoundFeatures
 from qkv.data.sound_files import LabelledFiles, read_waves
 from qkv.data.sound_rows import SoundBatch, SoundRows
 from qkv.data.table import Problem
 from qkv.data.text_rows import with_filler
 from qkv.data.token_rows import Ints
 from qkv.errors import QkvError
-
-PREPARED_AT_ONCE = 32  # sounds
 
 
 @dataclass(frozen=True)
@@ -70,11 +68,13 @@ class PreparedSounds:
 class LabelledSounds(SoundRows):
     """Sounds and the number of each one's class.
 
-    With `anew`, what is drawn to change sounds is other in each epoch and the same when a run is resumed.
+    With `anew`, what is drawn (to change sounds, and to cut them) is other in each epoch and the same when a run is
+    resumed.
     """
 
     labels: Ints = field(default_factory=lambda: np.empty(0, np.int64))  # [rows]
     names: tuple[str, ...] = ()  # of all classes, in the order of a model's logits
+    window: int | None = None  # of a longer sound so many samples or frames are taken, from anywhere
     seed: int = 0
     epoch: int = 0
     augment: Augmentation | None = None
@@ -87,10 +87,24 @@ class LabelledSounds(SoundRows):
         if not 0 <= self.labels.min() <= self.labels.max() < len(self.names):
             raise QkvError(f"The labels should be from 0 to {len(self.names) - 1}, one for each of the class names.")
 
+    @property
+    def sizes(self) -> tuple[Ints, Ints]:
+        whole, targets = super().sizes
+        return whole if self.window is None else whole.clip(max=self.window), targets
+
     def batch(self, planned: PlannedBatch) -> LabelledSoundBatch:
         labels = with_filler(self.labels, planned, -1)
         seed = seed_of(self.seed, self.epoch, planned)
-        return LabelledSoundBatch(*self.rectangle(planned), labels, len(planned.rows), seed, self.augment, self.mixing)
+        draw = np.random.default_rng([seed, 0])  # what changes the batch later is drawn from the seed alone
+
+        def cut(wave: Tensor) -> Tensor:
+            if self.window is None or wave.shape[-1] <= self.window:
+                return wave
+            start = int(draw.integers(wave.shape[-1] - self.window + 1))
+            return wave[..., start : start + self.window]
+
+        waves, lengths = self.rectangle(planned, cut)
+        return LabelledSoundBatch(waves, lengths, labels, len(planned.rows), seed, self.augment, self.mixing)
 
     def anew(
         self, seed: int = 0, augment: Augmentation | None = None, mixing: WaveMixing | None = None
@@ -103,16 +117,37 @@ class LabelledSounds(SoundRows):
         return replace(self, waves=[self.waves[int(place)] for place in places], labels=self.labels[np.asarray(places)])
 
     def made(self, features: SoundFeatures) -> LabelledSounds:
-        """The same, prepared once for all epochs."""
-        return replace(self, waves=list(_prepared(self.waves, features)))
+        """The same, prepared once for all epochs; a picture is as long as its sound, or as `features` have it."""
+        return replace(self, waves=[_made(wave, features) for wave in self.waves])
+
+    def divided(self, window: int, shortest: int) -> LabelledSounds:
+        """Sounds that are longer than a window as windows one after the other, as they are heard when a model is used.
+
+        What is left over counts from `shortest` samples on.
+        """
+        parts = [
+            (part, label)
+            for wave, label in zip(self.waves, self.labels.tolist(), strict=True)
+            for number, part in enumerate(wave.split(window, -1))
+            if number == 0 or part.shape[-1] >= shortest
+        ]
+        return replace(self, waves=[part for part, _ in parts], labels=np.array([label for _, label in parts]))
 
 
-def _prepared(waves: Sequence[Tensor], features: SoundFeatures) -> Iterator[Tensor]:
-    for first in range(0, len(waves), PREPARED_AT_ONCE):
-        made = features(*join_waves(waves[first : first + PREPARED_AT_ONCE]))
-        pictures = made.values.ndim > 2  # all of one width; of samples the padding is taken off again
-        for values, length in zip(made.values, made.lengths.tolist(), strict=True):
-            yield values if pictures else values[:length]
+def _made(wave: Tensor, features: SoundFeatures) -> Tensor:
+    if isinstance(features, FilterBank):
+        features = replace(features, frames=max(features.frames, features.count(len(wave))))
+    return features(wave[None]).values[0]
+
+
+def measured_bank(sounds: LabelledSounds, bands: int, frames: int) -> FilterBank:
+    """Pictures of these sounds, normalised by the mean and the deviation that their own values have. [gong2021 §3.1]"""
+    plain = FilterBank(bands=bands, frames=1, normalise=False)
+    values = torch.cat([_made(wave, plain).flatten() for wave in sounds.waves]).double()
+    deviation = float(values.std())
+    if not deviation > 0:
+        raise QkvError("All sounds are silent, so there is nothing to learn from.")
+    return FilterBank(bands=bands, frames=frames, mean=float(values.mean()), deviation=deviation)
 
 
 def read_labelled_sounds(

@@ -104,6 +104,11 @@ class FilterBank:
         """What a full picture shows."""
         return FBANK_FRAME + FBANK_HOP * (self.frames - 1)
 
+    @staticmethod
+    def count(samples: int) -> int:
+        """The whole frames of so many samples."""
+        return (samples - FBANK_FRAME) // FBANK_HOP + 1
+
     def __call__(self, waves: Tensor, lengths: Tensor | None = None) -> Features:
         """[b t] → [b 1 m n]"""
         lengths = _checked(waves, lengths, FBANK_FRAME)

@@ -72,13 +72,15 @@ class SoundRows:
     def sizes(self) -> tuple[Ints, Ints]:
         return single(np.array([wave.shape[-1] for wave in self.waves]))
 
-    def rectangle(self, planned: PlannedBatch) -> tuple[Tensor, Tensor]:
-        """[b … t] and [b]; filler rows repeat the first sound, since silence of no length cannot be heard."""
-        rows = [*planned.rows.tolist(), *[int(planned.rows[0])] * planned.filler]
-        waves = torch.zeros(len(rows), *self.waves[0].shape[:-1], planned.source_width)
-        for place, row in enumerate(rows):
-            waves[place, ..., : self.waves[row].shape[-1]] = self.waves[row]
-        return waves, torch.tensor([self.waves[row].shape[-1] for row in rows])
+    def rectangle(self, planned: PlannedBatch, cut: Callable[[Tensor], Tensor] | None = None) -> tuple[Tensor, Tensor]:
+        """[b … t] and [b], each wave cut where it is to be; filler rows repeat the first sound, since silence of no
+        length cannot be heard."""
+        waves = [self.waves[row] if cut is None else cut(self.waves[row]) for row in planned.rows.tolist()]
+        waves += waves[:1] * planned.filler
+        table = torch.zeros(len(waves), *waves[0].shape[:-1], planned.source_width)
+        for place, wave in enumerate(waves):
+            table[place, ..., : wave.shape[-1]] = wave
+        return table, torch.tensor([wave.shape[-1] for wave in waves])
 
     def batch(self, planned: PlannedBatch) -> SoundBatch:
         return SoundBatch(*self.rectangle(planned))
