@@ -27,9 +27,8 @@ from tests.models.small import perturb
 from tests.models.small_sounds import LABELS, new_sound
 
 RATE = 32_000
-ROOM = (
-    200 * 2**20
-)  # bytes, of which what a random model writes is the most; an hour of 32 kHz stereo is 460 MB as it is played, and 920 MB as floats
+# An hour of 32 kHz stereo is 460 MB as it is played, and 920 MB as floats; what a random model writes is most of this.
+ROOM = 200 * 2**20  # bytes
 
 
 @pytest.fixture(scope="module")
