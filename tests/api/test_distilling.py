@@ -81,6 +81,9 @@ def test_a_student_comes_to_say_what_its_teacher_says(tmp_path):
 
 def test_streams_and_attention_come_nearer(tmp_path):
     teacher = classifier(1)
+    with torch.no_grad():
+        for block in teacher.model.stack.blocks:  # attention that is not the same for all tokens
+            block.attention.mixer.project.weight.mul_(20)
     how = replace(HOW, distil=Distillation(teacher, soft=0.0, states=1.0, attention=1.0))
     figures = []
     for steps in (1, 40):
@@ -103,7 +106,7 @@ def test_a_teacher_that_would_be_misread_is_refused(tmp_path):
 
     refused("its own teacher", teacher)
     refused("to tell dark, light, and its teacher tells light, other", classifier(1), other)
-    refused("equally wide: the student's is 16 wide", classifier(1, width=16, hidden=32), states=1.0)
+    refused("equally wide: the student's is 8 wide", classifier(1, width=8), states=1.0)
     refused("as many heads: the student has 4", classifier(1, heads=4), attention=1.0)
     refused("between 0 and 1", classifier(1), soft=1.5)
     refused("temperature must be above 0", classifier(1), temperature=0)
