@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from qkv.api.looking_pictures import look_at_pictures
     from qkv.api.pairs import hold_out, read_pairs
     from qkv.api.scores import Scores
+    from qkv.api.sound_training import SoundTraining, train_sound_classifier
     from qkv.api.span_filling import pretrain_text_to_text
     from qkv.api.teaching import labels_of, pairs_of, texts_of
     from qkv.api.training import read_result, train_text_to_text
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from qkv.generate.image_readers import ImageClassifier
     from qkv.generate.language import Options, TextWriter
     from qkv.generate.readers import Answerer, Classifier, MaskFiller, SentenceEncoder, Tagger
+    from qkv.generate.sound_readers import SoundClassifier
     from qkv.generate.text import TextToText
     from qkv.generate.transcribe import Transcriber
     from qkv.models.head_choice import HeadChoice
@@ -67,6 +69,8 @@ __all__ = [
     "QkvError",
     "Scores",
     "SentenceEncoder",
+    "SoundClassifier",
+    "SoundTraining",
     "Tagger",
     "TextToText",
     "TextTokenizer",
@@ -97,6 +101,7 @@ __all__ = [
     "texts_of",
     "train_image_classifier",
     "train_language_model",
+    "train_sound_classifier",
     "train_text_to_text",
 ]
 
@@ -117,6 +122,8 @@ _HOMES = {
     "QkvError": "qkv.errors",
     "Scores": "qkv.api.scores",
     "SentenceEncoder": "qkv.generate.readers",
+    "SoundClassifier": "qkv.generate.sound_readers",
+    "SoundTraining": "qkv.api.sound_training",
     "Tagger": "qkv.generate.readers",
     "TextToText": "qkv.generate.text",
     "TextTokenizer": "qkv.data.tokenizer",
@@ -147,6 +154,7 @@ _HOMES = {
     "texts_of": "qkv.api.teaching",
     "train_image_classifier": "qkv.api.image_training",
     "train_language_model": "qkv.api.language",
+    "train_sound_classifier": "qkv.api.sound_training",
     "train_text_to_text": "qkv.api.training",
 }
 _ROOMS = ("errors", "files", "data", "parts", "models", "weights", "train", "generate", "look", "api", "cli")

@@ -52,18 +52,21 @@ def learn_classes(
     fingerprint: str,
     leave: Callable[[Path], None],
     held: Rows[Any] | None,
+    things_held: int | None = None,
     measure: Any,
     evaluate: EvaluateUse[Used] | None,
 ) -> Used:
-    """Train `use.model` by `objective`; held-out rows are measured by `measure`.
+    """Train `use.model` by `objective`; held-out rows are measured by `measure`, `things_held` where not one each.
 
     `what` says what the rows are, and `prepared` how they were prepared for the model, which `leave` writes down.
     """
     batches: Batches[Any] = Batches(
         data.anew(how.settings.seed, how.augment, how.mixing), how.batching, seed=how.settings.seed
     )
+    if things_held is None:
+        things_held = 0 if held is None else len(held.original)
     (how.reporter or Reporter()).say(
-        f"{len(data):,} {what} to train on, {0 if held is None else len(held.original):,} to validate on; "
+        f"{len(data):,} {what} to train on, {things_held:,} to validate on; "
         f"{use.model.family}, {parameters_of(use.model):,} parameters. Batches in an epoch: {len(batches):,}."
     )
     about: Mapping[str, Any] = {

@@ -99,6 +99,7 @@ def train_sound_classifier(
         fingerprint=fingerprint,
         leave=lambda where: write_sound_processor(where, use.features),
         held=parts,
+        things_held=0 if valid is None else len(valid),
         measure=SoundLabelLoss(smoothing=how.smoothing),
         evaluate=evaluate,
     )

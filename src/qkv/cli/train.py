@@ -6,6 +6,9 @@ from qkv.cli.train_captions import captions
 from qkv.cli.train_images import images
 from qkv.cli.train_pairs import text_to_text
 from qkv.cli.train_patches import patches
+from qkv.cli.train_rate import rate
+from qkv.cli.train_sounds import sounds
+from qkv.cli.train_objects import objects
 from qkv.cli.train_spans import answer, embed
 from qkv.cli.train_t5 import t5
 from qkv.cli.train_tasks import classify, pairs, sentiment, tag
@@ -19,12 +22,15 @@ train.command("t5", short_help="Learn to fill gaps in texts, as T5 did.")(t5)
 train.command("classify", short_help="Learn the label of a text.")(classify)
 train.command("sentiment", short_help="Learn to tell good reviews from bad ones.")(sentiment)
 train.command("pairs", short_help="Learn how two texts stand to each other.")(pairs)
+train.command("rate", short_help="Learn a number for a text, or for two.")(rate)
 train.command("tag", short_help="Learn the tag of every word.")(tag)
 train.command("answer", short_help="Learn where the answer to a question stands.")(answer)
 train.command("embed", short_help="Learn vectors that are alike where texts are.")(embed)
 train.command("images", short_help="Learn what pictures show.")(images)
+train.command("sounds", short_help="Learn what is heard.")(sounds)
 train.command("patches", short_help="Learn from pictures without labels what hidden patches were.")(patches)
 train.command("captions", short_help="Learn which texts go with which pictures, as CLIP did.")(captions)
+train.command("objects", short_help="Learn to find things in pictures, as DETR does.")(objects)
 
 
 @train.callback()

@@ -14,9 +14,9 @@ from torch import Tensor
 
 
 class Augmentation(Protocol):
-    """Changes a batch of pictures. [b c h w] uint8 → [b c h w] uint8"""
+    """Changes a batch: of pictures [b c h w] in 8 bits, or of sounds as a model reads them. The shape stays."""
 
-    def __call__(self, pixels: Tensor, draw: np.random.Generator) -> Tensor: ...
+    def __call__(self, batch: Tensor, draw: np.random.Generator, /) -> Tensor: ...
 
 
 @dataclass(frozen=True)
