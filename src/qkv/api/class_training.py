@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -11,7 +12,10 @@ from qkv.data.batches import Batches, Rows
 from qkv.data.classes import ClassRows, SomeRows, divided_rows
 from qkv.errors import QkvError
 from qkv.train.flops import flops_per_counted_token
+from qkv.train.optimizers import adamw
 from qkv.train.reporter import Reporter
+
+ADAMW = partial(adamw, learning_rate=1e-3)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +88,7 @@ def learn_classes(
         folder,
         about=about,
         fingerprint=fingerprint,
-        optimizer=how.optimizer,
+        optimizer=how.optimizer or ADAMW,
         schedule=how.schedule,
         evaluate=validation(use, measure, held, evaluate),
         flops_per_token=flops_per_counted_token(use.model, objective, typical_batch(data, how.batching)),
