@@ -17,16 +17,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from qkv.data.letters import Letters
+from qkv.data.letters import Letters, write_letters
 from qkv.data.resampling import resample
 from qkv.data.sound import Sound, Window, sound_windows, windows
 from qkv.data.sound_features import WaveFeatures, join_waves
+from qkv.data.sound_processor import write_sound_processor
 from qkv.errors import QkvError
 from qkv.generate.ctc import Beam, read_beams, read_greedily, words_of
 from qkv.generate.spoken_words import Word
 from qkv.models.sound_model import SoundModel
 from qkv.weights.hub import local_folder
 from qkv.weights.load import load_model
+from qkv.weights.save import save_model
 from qkv.weights.sound_folder import letters_of, read_features
 
 Spoken = Path | str | Sound | Tensor  # a file, a sound, or samples [t] of the model's rate
@@ -71,6 +73,11 @@ class Listener:
         features = read_features(folder, model)
         assert isinstance(features, WaveFeatures)
         return cls(model, letters_of(folder, model), features)
+
+    def save(self, folder: Path | str) -> None:
+        save_model(self.model, Path(folder))
+        write_letters(Path(folder), self.letters)
+        write_sound_processor(Path(folder), self.features)
 
     def run(self, sounds: Sequence[Spoken], beam: Beam | None = None, *, rows: int = 8) -> list[Said]:
         """What is said in each sound; `rows` windows are heard side by side. Without a `beam`, the likeliest paths."""

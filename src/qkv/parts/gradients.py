@@ -10,12 +10,12 @@ from torch import Tensor
 
 class _Scaled(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, share: float) -> Tensor:  # type: ignore[override]
+    def forward(ctx: Any, x: Tensor, share: float) -> Tensor:
         ctx.share = share
         return x.view_as(x)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         return gradient * ctx.share, None
 
 
@@ -23,5 +23,5 @@ def scale_gradient(x: Tensor, share: float) -> Tensor:
     """x itself, through which only a share of the gradient goes back: what made it learns more slowly."""
     if share == 1.0:
         return x
-    scaled: Tensor = _Scaled.apply(x, share)  # type: ignore[no-untyped-call]
+    scaled: Tensor = _Scaled.apply(x, share)
     return scaled

@@ -51,9 +51,8 @@ def train(
 
     `evaluate` maps the model (in evaluation mode, without gradients, at the training precision) to named figures;
     `settings.watch` names the one that decides. `flops_per_token` is a number, or a function of the batch that counts
-    its operations. `adjust` is called before each update. Raises `Interrupted` after SIGINT or SIGTERM with the state saved, and
-    `QkvError` for what a person
-    can mend: a full disk, a run that is in the way, a loss that stays infinite.
+    its operations. `adjust` is called before each update. Raises `Interrupted` after SIGINT or SIGTERM with the state
+    saved, and `QkvError` for what a person can mend: a full disk, a run that is in the way, a loss that stays infinite.
     """
     with reporter or Reporter() as shown:
         return _Loop(
