@@ -33,6 +33,9 @@ ROWS = {
         for number, verse in enumerate(VERSES)
     ],
 }
+ROWS["rate"] = [
+    {"text": verse, "other": VERSES[number - 1], "value": number / 4} for number, verse in enumerate(VERSES)
+]
 ROWS["sentiment"] = ROWS["classify"]
 
 
@@ -196,6 +199,8 @@ def test_a_corpus_that_is_empty_or_absent(tmp_path: Path) -> None:
         ("tag", ["--metric", "f1"], ["loss", "accuracy", "f1"]),
         ("answer", ["--metric", "f1"], ["loss", "exact_match", "f1"]),
         ("embed", [], ["loss"]),
+        ("rate", [], ["loss", "spearman"]),
+        ("rate", ["--second", "other", "--metric", "pearson"], ["loss", "pearson"]),
         ("embed", ["--value", "alike"], ["loss", "spearman"]),
     ],
 )

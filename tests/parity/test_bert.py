@@ -31,6 +31,7 @@ CASES = {
     ),
     "pooled": Case("BertModel", BertConfig(**CONFIG)),
     "classification": Case("BertForSequenceClassification", BertConfig(**CONFIG, num_labels=3)),
+    "a number": Case("BertForSequenceClassification", BertConfig(**CONFIG, num_labels=1, problem_type="regression")),
     "tokens": Case("BertForTokenClassification", BertConfig(**CONFIG, num_labels=4)),
     "spans": Case("BertForQuestionAnswering", BertConfig(**CONFIG)),
 }

@@ -7,12 +7,12 @@ import torch.nn.functional as F
 
 from qkv.data.answers import SpanRows
 from qkv.data.encoding import Encoding, Limit
-from qkv.data.labelled import LabelledTexts
+from qkv.data.labelled import LabelledTexts, RatedTexts
 from qkv.data.questions import Question
 from qkv.data.tagged import TaggedWords, TagRows
 from qkv.errors import QkvError, nearest_or_all
 from qkv.generate.reader import TextReader
-from qkv.generate.readers import Answerer, Classifier, SentenceEncoder, Tagger
+from qkv.generate.readers import Answerer, Classifier, Rater, SentenceEncoder, Tagger
 from qkv.train.metrics_of_labels import accuracy, macro_f1, matthews, pearson, spearman
 from qkv.train.task_scores import AnswerScores, TagScores
 
@@ -44,6 +44,18 @@ class LabelFigures:
         said = [place[found.label] for found in classifier.run(self.data.texts, self.data.seconds)]
         right = self.data.numbers().tolist()
         return {name: LABEL_METRICS[name](said, right) for name in self.metrics}
+
+
+@dataclass(frozen=True)
+class RatingFigures:
+    """Whether texts, or pairs, are ordered by their numbers."""
+
+    data: RatedTexts
+    metrics: Sequence[str]
+
+    def __call__(self, rater: Rater) -> dict[str, float]:
+        said = rater.run(self.data.texts, self.data.seconds)
+        return {name: SIMILARITY_METRICS[name](said, self.data.values) for name in self.metrics}
 
 
 @dataclass(frozen=True)

@@ -79,7 +79,7 @@ def fine_tune_classifier(
     evaluate: Callable[[Classifier], Mapping[str, float]] | None = None,
 ) -> Classifier:
     """Learn the label of a text, or of a pair of texts. A head that knows these labels already is trained further."""
-    network = _headed(model.model, HeadChoice("classification", labels=data.names))
+    network = headed(model.model, HeadChoice("classification", labels=data.names))
     use = Classifier(network, model.tokenizer)
     if valid is not None and valid.names != data.names:
         raise QkvError(f"The validation labels {', '.join(valid.names)} are not those of the training texts.")
@@ -98,7 +98,7 @@ def fine_tune_classifier(
         return ClassRows(use.rows(encodings), _places(labels, place))
 
     pairs = data.seconds is not None
-    return _fine_tune(use, rows, items, held, objective, Path(folder), how, evaluate, pairs)
+    return fine_tune(use, rows, items, held, objective, Path(folder), how, evaluate, pairs)
 
 
 def fine_tune_tagger(
@@ -112,7 +112,7 @@ def fine_tune_tagger(
     evaluate: Callable[[Tagger], Mapping[str, float]] | None = None,
 ) -> Tagger:
     """Learn the tag of each word."""
-    network = _headed(model.model, HeadChoice("tokens", labels=data.names))
+    network = headed(model.model, HeadChoice("tokens", labels=data.names))
     use = Tagger(network, model.tokenizer)
     items = list(zip(data.words, data.numbers(), strict=True))
     held = list(zip(valid.words, valid.numbers(), strict=True)) if valid else []
@@ -126,7 +126,7 @@ def fine_tune_tagger(
         encodings = use.tokenizer.encode_words(words, limit=how.limit(network))
         return TagRows.from_encodings(encodings, tags, pad=_pad(use.tokenizer))
 
-    return _fine_tune(use, rows, items, held, objective, Path(folder), how, evaluate)
+    return fine_tune(use, rows, items, held, objective, Path(folder), how, evaluate)
 
 
 def fine_tune_answerer(
@@ -140,7 +140,7 @@ def fine_tune_answerer(
     evaluate: Callable[[Answerer], Mapping[str, float]] | None = None,
 ) -> Answerer:
     """Learn where in a context the answer to a question stands, or that there is none."""
-    network = _headed(model.model, HeadChoice("spans"))
+    network = headed(model.model, HeadChoice("spans"))
     use = Answerer(network, model.tokenizer)
     items, held = list(questions), list(valid or [])
     if valid is None and how.hold_out:
@@ -155,7 +155,7 @@ def fine_tune_answerer(
         made = SpanRows.from_encodings(encodings, some, pad=_pad(use.tokenizer))
         return made if network.embed.segments is not None else made.without_segments()
 
-    return _fine_tune(use, rows, items, held, objective, Path(folder), how, evaluate, pairs=True)
+    return fine_tune(use, rows, items, held, objective, Path(folder), how, evaluate, pairs=True)
 
 
 def fine_tune_embeddings(
@@ -176,7 +176,7 @@ def fine_tune_embeddings(
     `values` say how alike the texts of each pair are, for `CosineLoss`; `ContrastiveLoss` takes all others of a batch
     for unlike. [reimers2019 §3]
     """
-    network = _headed(model.model, HeadChoice("embedding", pooling=pooling, unit_length=True))
+    network = headed(model.model, HeadChoice("embedding", pooling=pooling, unit_length=True))
     use = SentenceEncoder(network, model.tokenizer)
     if len({len(group) for group in [*groups, *(valid or [])]}) != 1:
         raise QkvError("Groups of texts must all be pairs, or all triplets.")
@@ -196,10 +196,10 @@ def fine_tune_embeddings(
         numbers = None if values is None else torch.tensor([value for _, value in some]).numpy()
         return GroupRows(texts, numbers)
 
-    return _fine_tune(use, rows, items, held, objective, Path(folder), how, evaluate)
+    return fine_tune(use, rows, items, held, objective, Path(folder), how, evaluate)
 
 
-def _fine_tune(
+def fine_tune(
     use: Reader,
     rows: Callable[[Sequence[Any]], Rows[Any]],
     items: Sequence[Any],
@@ -210,6 +210,7 @@ def _fine_tune(
     evaluate: Callable[[Reader], Mapping[str, float]] | None,
     pairs: bool = False,
 ) -> Reader:
+    """What all tasks share: `rows` makes rows of items, of which some are trained on and some are held out."""
     check_folder(folder, how.resume, how.overwrite)
     if how.distil is not None:
         objective = how.distil.objective(objective, use, pairs)
@@ -253,7 +254,8 @@ def _labelled(data: LabelledTexts) -> list[tuple[str, str, str]]:
     return list(zip(data.texts, seconds, data.labels, strict=True))
 
 
-def _headed(model: TextModel, head: HeadChoice) -> TextModel:
+def headed(model: TextModel, head: HeadChoice) -> TextModel:
+    """The model with this head; one that it has already is trained further."""
     return model if model.head_choice == head else with_head(model, head)
 
 

@@ -19,7 +19,7 @@ from qkv.cli.run_images import (
     states_of_pictures,
 )
 from qkv.cli.run_language import WritingOptions, write_texts
-from qkv.cli.run_reading import ReadingOptions, answer, classify, embed, fill, read_states, tag
+from qkv.cli.run_reading import ReadingOptions, answer, classify, embed, fill, rate, read_states, tag
 from qkv.cli.run_scenes import SceneOptions, find_objects, find_points
 from qkv.cli.run_speech import SOUNDS_AT_ONCE, SpeechOptions, write_down, write_letters
 from qkv.cli.run_translator import TRANSLATING, SearchOptions, translate
@@ -60,6 +60,7 @@ KINDS = {
         at_once=64,
     ),
     "Classifier": Kind("a classifier", "classifiers", classify, ("second",)),
+    "Rater": Kind("a model that gives numbers", "models that give numbers", rate, ("second",)),
     "Tagger": Kind("a tagger", "taggers", tag, ()),
     "Answerer": Kind("an answerer", "answerers", answer, ("context", "threshold")),
     "MaskFiller": Kind("a masked model", "masked models", fill, ("n_best",)),

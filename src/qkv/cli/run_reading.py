@@ -12,7 +12,7 @@ from qkv.cli.run_translator import in_line
 from qkv.errors import QkvError
 
 if TYPE_CHECKING:
-    from qkv.generate.readers import Answerer, Classifier, MaskFiller, SentenceEncoder, StateReader, Tagger
+    from qkv.generate.readers import Answerer, Classifier, MaskFiller, Rater, SentenceEncoder, StateReader, Tagger
 
 FILLINGS = 5
 
@@ -21,7 +21,7 @@ FILLINGS = 5
 class ReadingOptions:
     second: Annotated[
         list[str] | None,
-        typer.Option(help="For a classifier of pairs: the second text, for all or once for each; a table's column."),
+        typer.Option(help="For pairs: the second text, one for all or one for each; a table's column."),
     ] = None
     context: Annotated[
         list[str] | None,
@@ -48,6 +48,14 @@ def classify(model: "Classifier", inputs: list[Input], before: int, request: Any
             yield in_json(input=text, **pair, label=found.label, probabilities=found.probabilities)
         else:
             yield f"{found.label}\t{found.probability:.4f}"
+
+
+def rate(model: "Rater", inputs: list[Input], before: int, request: Any) -> Iterator[str]:
+    """The number of each text or pair."""
+    texts, seconds = [text for text, _ in inputs], [second for _, second in inputs if second is not None]
+    for (text, second), value in zip(inputs, model.run(texts, seconds or None), strict=True):
+        pair = {} if second is None else {"second": second}
+        yield in_json(input=text, **pair, value=value) if request.as_json else f"{value:.4f}"
 
 
 def tag(model: "Tagger", inputs: list[Input], before: int, request: Any) -> Iterator[str]:

@@ -50,6 +50,13 @@ class TextReader(ModelUse):
         """As many tokens as the model reads; None: any number."""
         return None if self.model.longest is None else Limit(self.model.longest, cut, stride)
 
+    def encodings(self, texts: Sequence[str], seconds: Sequence[str] | None = None) -> list[Encoding]:
+        """Texts, or with `seconds` pairs of them, as the model reads them; what is longer is cut."""
+        texts = check_texts(texts)
+        if seconds is None:
+            return self.tokenizer.encodings(texts, limit=self.limit())
+        return self.tokenizer.encode_pairs(texts, check_texts(seconds), limit=self.limit())
+
     def rows(self, encodings: Sequence[Encoding]) -> TextRows:
         """Encodings as rows of a data set, without segments where the model cannot tell them apart."""
         pad = self.tokenizer.pad if self.tokenizer.has("pad") else 0  # hidden from every token, so any id will do

@@ -41,16 +41,34 @@ class Classifier(TextReader):
         self, texts: Sequence[str], seconds: Sequence[str] | None = None, *, batch_tokens: int = BATCH_TOKENS
     ) -> list[Labelled]:
         """The label of each text; with `seconds`, of each pair. What is longer than the model reads is cut."""
-        texts = check_texts(texts)
-        if seconds is None:
-            encodings = self.tokenizer.encodings(texts, limit=self.limit())
-        else:
-            encodings = self.tokenizer.encode_pairs(texts, check_texts(seconds), limit=self.limit())
         labels = self.model.head_choice.labels
+        answers = self.answers(self.encodings(texts, seconds), batch_tokens)
         return [
             Labelled(labels[int(shares.argmax())], dict(zip(labels, shares.tolist(), strict=True)))
-            for shares in (logits.softmax(-1) for logits in self.answers(encodings, batch_tokens))
+            for shares in (logits.softmax(-1) for logits in answers)
         ]
+
+
+class Rater(TextReader):
+    """One number a text, or a pair of texts: what a head with a single label says."""
+
+    kinds: ClassVar = ("classification",)
+
+    def __init__(self, model: TextModel, tokenizer: TextTokenizer) -> None:
+        super().__init__(model, tokenizer)
+        if not rates(model):
+            raise QkvError(f"This needs a head with one label, but it has {len(model.head_choice.labels)}.")
+
+    def run(
+        self, texts: Sequence[str], seconds: Sequence[str] | None = None, *, batch_tokens: int = BATCH_TOKENS
+    ) -> list[float]:
+        """The number of each text; with `seconds`, of each pair. What is longer than the model reads is cut."""
+        return [float(value) for value in self.answers(self.encodings(texts, seconds), batch_tokens)]
+
+
+def rates(model: TextModel) -> bool:
+    """Whether a model gives numbers: a single label is nothing to choose between."""
+    return model.head_choice.kind == "classification" and len(model.head_choice.labels) == 1
 
 
 @dataclass(frozen=True)

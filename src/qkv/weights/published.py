@@ -179,6 +179,8 @@ def published_config(model: Model, families: Mapping[str, PublishedFamily]) -> d
     if head is not None and head.labels:
         config["id2label"] = {str(number): label for number, label in enumerate(head.labels)}
         config["label2id"] = {label: number for number, label in enumerate(head.labels)}
+        if head.kind == "classification" and len(head.labels) == 1:
+            config["problem_type"] = "regression"
     return config
 
 
