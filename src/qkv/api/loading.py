@@ -15,7 +15,7 @@ from qkv.generate.detect import Detector
 from qkv.generate.image_readers import use_of_images
 from qkv.generate.image_text import ImageTextReader
 from qkv.generate.keypoints import KeypointFinder
-from qkv.generate.language import TextWriter
+from qkv.generate.language import TextWriter, read_ends
 from qkv.generate.reader import TextReader
 from qkv.generate.readers import Answerer, Classifier, MaskFiller, SentenceEncoder, StateReader, Tagger
 from qkv.generate.sound_readers import use_of_sounds
@@ -66,6 +66,8 @@ def load(
     model = load_model(folder, place, head)
     if isinstance(model, TextModel) and model.head_choice.kind == "embedding":
         return SentenceEncoder(model, tokenizer_of(folder), *read_text_settings(folder))
+    if isinstance(model, TextModel) and model.head_choice.kind in TextWriter.kinds:
+        return TextWriter(model, tokenizer_of(folder), read_ends(folder))
     if isinstance(model, TextModel):
         return use_of(model, tokenizer_of(folder))
     if isinstance(model, DetectionModel):

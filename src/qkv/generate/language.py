@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
 from qkv.data.tokenizer import TextTokenizer
 from qkv.errors import QkvError
+from qkv.files import read_json, write_json
 from qkv.generate.chat import Message, chat_marks, chat_prompt, knows_chat
 from qkv.generate.constrain import Constraint, Form, Vocabulary
 from qkv.generate.continuation import Slide
@@ -23,8 +25,11 @@ from qkv.generate.shape import Forbidden, NotBefore, Shaper
 from qkv.generate.strategy import Greedy, Job, Strategy
 from qkv.models.text_model import TextModel
 from qkv.parts.embed import check_ids
+from qkv.weights.export import GENERATION_FILE
+from qkv.weights.save import CONFIG_FILE
 
 Prompt = str | Sequence[int] | Sequence[Message]  # a text, token ids, or a conversation
+END_KEY = "eos_token_id"  # as published folders spell it
 ROWS = 16  # outputs that are written together
 
 
@@ -75,10 +80,18 @@ class TextWriter(TextReader):
 
     kinds = ("language",)
 
-    def __init__(self, model: TextModel, tokenizer: TextTokenizer) -> None:
+    def __init__(self, model: TextModel, tokenizer: TextTokenizer, more_ends: Sequence[int] = ()) -> None:
+        """`more_ends` are tokens that end an output too, where a publisher names others than the tokenizer's end."""
         super().__init__(model, tokenizer)
+        check_ids(torch.tensor(more_ends, dtype=torch.long), model.vocabulary)
+        self.more_ends = frozenset(more_ends)
         self._ready = Ready(model)
         self._vocabularies: dict[frozenset[int], Vocabulary] = {}
+
+    def save(self, folder: Path | str) -> None:
+        super().save(folder)
+        if self.more_ends:
+            write_json(Path(folder) / GENERATION_FILE, {END_KEY: sorted(self.ends())})
 
     def run(self, prompts: Sequence[Prompt], options: Options = DEFAULTS) -> list[Writing]:
         """One output for each prompt, in their order."""
@@ -189,7 +202,9 @@ class TextWriter(TextReader):
 
     def ends(self) -> frozenset[int]:
         """The tokens that end an output: the tokenizer's end, and the end of a message in a conversation."""
-        ends = {self.tokenizer.end} if self.tokenizer.has("end") else set[int]()
+        ends = set(self.more_ends)
+        if self.tokenizer.has("end"):
+            ends.add(self.tokenizer.end)
         if knows_chat(self.tokenizer):
             ends.add(chat_marks(self.tokenizer)[1])
         return frozenset(ends)
@@ -212,6 +227,20 @@ class TextWriter(TextReader):
                 self._vocabularies[ends] = Vocabulary(self.tokenizer, ends)
             shapers.append(Constraint(options.form, self._vocabularies[ends]))
         return [*shapers, *options.shapers]
+
+
+def read_ends(folder: Path) -> tuple[int, ...]:
+    """The tokens that end an output by what a folder says of writing, or else of the model; none where it says none."""
+    for file in (folder / GENERATION_FILE, folder / CONFIG_FILE):
+        config = read_json(file) if file.exists() else None
+        told = config.get(END_KEY) if isinstance(config, dict) else None
+        if told is None:
+            continue
+        ends = told if isinstance(told, list) else [told]
+        if not all(type(end) is int for end in ends):
+            raise QkvError(f"In {file}, {END_KEY} must be the number of a token or a list of such, but is {told!r}.")
+        return tuple(ends)
+    return ()
 
 
 def _writing(line: Line) -> Writing:
