@@ -4,11 +4,11 @@ import typer
 
 from qkv.cli.train_captions import captions
 from qkv.cli.train_images import images
+from qkv.cli.train_objects import objects
 from qkv.cli.train_pairs import text_to_text
 from qkv.cli.train_patches import patches
 from qkv.cli.train_rate import rate
 from qkv.cli.train_sounds import sounds
-from qkv.cli.train_objects import objects
 from qkv.cli.train_spans import answer, embed
 from qkv.cli.train_t5 import t5
 from qkv.cli.train_tasks import classify, pairs, sentiment, tag
