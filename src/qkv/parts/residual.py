@@ -62,7 +62,11 @@ class PreNorm(nn.Module):
         self.path = PathDropout(path_dropout)
 
     def forward(self, x: Tensor, ctx: Context) -> Tensor:
-        return x + self.path(self.dropout(self.mixer(self.norm(x, ctx), ctx)))
+        return x + self.branch(x, ctx)
+
+    def branch(self, x: Tensor, ctx: Context) -> Tensor:
+        """What is added to the stream."""
+        return self.path(self.dropout(self.mixer(self.norm(x, ctx), ctx)))
 
 
 class Parallel(nn.Module):

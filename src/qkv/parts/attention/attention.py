@@ -115,7 +115,7 @@ class Attention(MultiHead):
     def forward(self, x: Tensor, ctx: Context) -> Tensor:
         placed = ctx.position_vectors
         q, k, v = self.project(x) if placed is None else self.project.with_last_of(x + placed, x)
-        q, k, v = _heads(q, self.heads), _heads(k, self.key_value_heads), _heads(v, self.key_value_heads)
+        q, k, v = heads_of(q, self.heads), heads_of(k, self.key_value_heads), heads_of(v, self.key_value_heads)
         if self.rotary is not None:
             positions = ctx.position_ids(x.device)
             q, k = self.rotary(q, positions), self.rotary(k, positions)
@@ -151,7 +151,7 @@ class CrossAttention(MultiHead):
         def keys_and_values() -> tuple[Tensor, Tensor]:
             placed = ctx.memory_position_vectors
             k, v = self.project(memory) if placed is None else self.project.with_last_of(memory + placed, memory)
-            return _heads(k, self.key_value_heads), _heads(v, self.key_value_heads)  # [m g k d] [m g k e]
+            return heads_of(k, self.key_value_heads), heads_of(v, self.key_value_heads)  # [m g k d] [m g k e]
 
         k, v = keys_and_values() if ctx.cache is None else ctx.cache.of_memory(self, keys_and_values)
         beams, slots = len(x) // len(memory), x.shape[1]
@@ -163,11 +163,11 @@ class CrossAttention(MultiHead):
             if (self.visibility & ctx.visibility).reads_query:
                 raise QkvError("Several rows can share a memory row only if all of them see the same of it.")
             x, queries = x.reshape(len(memory), beams * slots, -1), Tokens(beams * slots)  # [m n·s width]
-        q = _heads(self.query(x), self.heads)
+        q = heads_of(self.query(x), self.heads)
         mask = ctx.mask(self.visibility, queries, ctx.memory_tokens or Tokens(memory.shape[1]), x.device)
         return self.attend(q, k, v, mask, None, ctx, beams).reshape(len(memory) * beams, slots, -1)
 
 
-def _heads(x: Tensor, heads: int) -> Tensor:
+def heads_of(x: Tensor, heads: int) -> Tensor:
     """[b s h·d] → [b h s d]"""
     return x.unflatten(-1, (heads, -1)).transpose(1, 2)

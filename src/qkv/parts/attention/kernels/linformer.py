@@ -19,7 +19,8 @@ from torch import Tensor, nn
 from qkv.errors import QkvError
 from qkv.parts.attention.kernels.exact import exact
 from qkv.parts.attention.kernels.fused import fused
-from qkv.parts.attention.visibility import Everything, Mask, NotPadding
+from qkv.parts.attention.visibility import Mask
+from qkv.parts.attention.whole_rows import looks_ahead, real_keys
 
 
 class RowProjection(nn.Module):
@@ -71,22 +72,15 @@ class LinformerKernel(nn.Module):
             raise QkvError(
                 "A Linformer has no score for a single key to which a bias could be added: use another kernel."
             )
-        if mask is not None:
-            k, v = _without_padding(mask, k), _without_padding(mask, v)
+        if looks_ahead(mask):
+            raise QkvError("Linformer mixes all keys of a row, so none can be hidden from a query: use another kernel.")
+        real = real_keys(mask)
+        if real is not None:  # padding adds nothing to a projected token
+            k, v = k * real[:, None, :, None], v * real[:, None, :, None]
         k, v = self.keys(k), self.values(v)
         if record is not None:
             return exact(q, k, v, scale=scale, dropout=dropout, record=record)
         return fused(q, k, v, scale=scale, dropout=dropout)
-
-
-def _without_padding(mask: Mask, x: Tensor) -> Tensor:
-    """Padding adds nothing to a projected token. No other rule can be kept: each token is a mix of all."""
-    rule = mask.rule
-    if isinstance(rule, Everything):
-        return x
-    if not isinstance(rule, NotPadding):
-        raise QkvError(f"Linformer mixes all keys of a row, so it cannot keep {rule}: use another kernel.")
-    return x if mask.key.documents is None else x * (mask.key.documents > 0)[:, None, :, None]
 
 
 def share_of_spectrum(weights: Tensor) -> Tensor:

@@ -20,7 +20,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from qkv.errors import QkvError
-from qkv.parts.attention.visibility import Both, Causal, Everything, Mask, NotPadding, Rule
+from qkv.parts.attention.visibility import Mask
+from qkv.parts.attention.whole_rows import looks_ahead, real_keys
 from qkv.parts.precision import without_autocast
 
 CHUNK = 128  # tokens; within a chunk the table of queries and keys is formed, between chunks only sums pass
@@ -52,7 +53,7 @@ class PositiveFeatures(nn.Module):
 
     E[φ(q)·φ(k)] = exp(q·k). The exponents are lowered by their largest one, a factor that the ratio cancels. A `floor`
     beneath all features, as some implementations have it, does not cancel, and lets early tokens feel later ones by way
-    of that largest exponent: it is 0 unless asked for. After every `redraw_every` training calls directions are redrawn.
+    of that largest exponent: it is 0 unless asked for. After every `redraw_every` training calls they are redrawn.
     """
 
     directions: Tensor
@@ -146,8 +147,8 @@ class RandomFeatureKernel(nn.Module):
             raise QkvError("Random features cannot add a bias to scores that they never form: use another kernel.")
         if dropout:
             raise QkvError("Random features have no attention weights to drop: set the attention dropout to 0.")
-        causal = _look_ahead_of(mask)
-        real = _real_keys(mask)  # [b 1 k 1]
+        causal, real = looks_ahead(mask), real_keys(mask)
+        real = None if real is None else real[:, None, :, None]  # [b 1 k 1]
         shared_by = q.shape[1] // k.shape[1]
         k, v = k.repeat_interleave(shared_by, 1), v.repeat_interleave(shared_by, 1)
         with without_autocast(q):
@@ -205,33 +206,3 @@ def gated_prefix_attention(queries: Tensor, keys: Tensor, values: Tensor, gates:
 def _in_chunks(x: Tensor, chunk: int) -> Tensor:
     """[b h n ·] → [b h n/c c ·], filled up with zeros."""
     return F.pad(x, (0, 0, 0, -x.shape[2] % chunk)).unflatten(2, (-1, chunk))
-
-
-def _rules(rule: Rule) -> list[Rule]:
-    return [*_rules(rule.first), *_rules(rule.second)] if isinstance(rule, Both) else [rule]
-
-
-def _look_ahead_of(mask: Mask | None) -> bool:
-    """Whether a look-ahead mask holds; any rule but that and padding is refused."""
-    if mask is None or mask.flag == "all":
-        return False
-    rules = _rules(mask.rule)
-    for rule in rules:
-        if not isinstance(rule, Everything | Causal | NotPadding):
-            raise QkvError(f"Random features see all keys or all before a query, not {rule}: use another kernel.")
-    if not any(isinstance(rule, Causal) for rule in rules):
-        return False
-    if mask.query.start >= mask.key.start + mask.key.size - 1:
-        return False  # a cached step: all keys lie in the past
-    if (mask.query.start, mask.query.size) != (mask.key.start, mask.key.size):
-        raise QkvError("Random features take one token after a cache, or a whole row, under a look-ahead mask.")
-    return True
-
-
-def _real_keys(mask: Mask | None) -> Tensor | None:
-    """Which keys are no padding, where the rule asks. [b 1 k 1]"""
-    if mask is None or mask.key.documents is None:
-        return None
-    if not any(isinstance(rule, NotPadding) for rule in _rules(mask.rule)):
-        return None
-    return (mask.key.documents > 0)[:, None, :, None]
