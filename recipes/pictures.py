@@ -222,7 +222,7 @@ def main(
         "recipe": {
             "batch": f"{rows} pictures, {precision}",
             "pictures seen": f"{seen_all:,} on all labels, {seen_few:,} on few, {seen_pretraining:,} without labels",
-            "changes": f"moved by up to {train.size[1] // 8} pixels, mirrored",
+            "changes": "moved by up to an eighth of the side, mirrored",
             "ViT and DeiT": f"AdamW, rate {rate:g} (fine-tuning {fine_tuning_rate:g}), decay 0.05, norm up to 1",
             "ResNet": f"SGD, rate {resnet_rate:g}, momentum 0.9 (Nesterov), decay 0.0005",
             "schedule": "a tenth of the updates to warm up, then half a cosine",
