@@ -22,12 +22,13 @@ from qkv.data.questions import Answer, Question
 from qkv.data.reading_tokenizer import for_reading
 from qkv.data.tagged import TaggedWords
 from qkv.errors import QkvError
-from qkv.generate.readers import MaskFiller
+from qkv.generate.readers import MaskFiller, SentenceEncoder
 from qkv.models.head_choice import HeadChoice
 from qkv.train.adapt import LoRA
 from qkv.train.optimizers import adamw
 from qkv.train.schedules import Constant
 from qkv.train.settings import TrainSettings
+from qkv.weights.export import export
 from tests.api.corpus import TINY, VERSES
 
 SETTINGS = TrainSettings(steps=60, evaluate_every=60, save_every=60, keep=1, log_every=30)
@@ -135,3 +136,33 @@ def test_frozen_layers_keep_their_weights(pretrained, tmp_path):
             assert torch.equal(after[name], tensor), name
     name = "stack.blocks.1.feed_forward.mixer.inner.weight"
     assert not torch.equal(after[name], before[name])
+
+
+def test_a_sentence_model_reads_as_much_as_it_was_tuned_with(pretrained, tmp_path):
+    quick = FineTuning(length=20, settings=TrainSettings(steps=1, keep=1), hold_out=0.0)
+    groups = [VERSES[:2], VERSES[2:4], VERSES[4:6]]
+    encoder = fine_tune_embeddings(pretrained, groups, tmp_path / "run", how=quick)
+    export(tmp_path / "run", tmp_path / "published")
+    for use in (encoder, load(tmp_path / "run", "cpu"), load(tmp_path / "published", "cpu")):
+        assert use.limit().length == 20
+        assert len(use.encodings([" ".join(VERSES)])[0]) == 20
+    # What is tuned further keeps it, also where nobody says it again.
+    how = FineTuning(settings=TrainSettings(steps=1, keep=1), hold_out=0.0)
+    assert fine_tune_embeddings(encoder, groups, tmp_path / "further", how=how).longest == 20
+
+
+def test_a_sentence_model_of_small_letters_is_tuned_on_small_letters(pretrained, tmp_path):
+    tokenizer = for_reading(NewTokenizer("bpe", 300).train(VERSES))
+    model = new_text_model("bert", TINY, HeadChoice("embedding", pooling="mean", unit_length=True), tokenizer, 64)
+    encoder = SentenceEncoder(model, tokenizer, 32, lowercase=True)
+    assert encoder.encodings(["GOD"])[0].ids == encoder.encodings(["god"])[0].ids
+    seen = []
+
+    def look(use):
+        seen.append(use.lowercase)
+        return {}
+
+    how = FineTuning(settings=TrainSettings(steps=1, evaluate_every=1, keep=1), hold_out=0.0)
+    fine_tune_embeddings(encoder, [VERSES[:2]] * 2, tmp_path, valid=[VERSES[:2]] * 2, how=how, evaluate=look)
+    assert seen == [True]
+    assert load(tmp_path, "cpu").lowercase

@@ -174,10 +174,13 @@ def fine_tune_embeddings(
     """Learn vectors that are alike where texts are: pairs, or triplets of a text, one like it and one that is not.
 
     `values` say how alike the texts of each pair are, for `CosineLoss`; `ContrastiveLoss` takes all others of a batch
-    for unlike. [reimers2019 §3]
+    for unlike. [reimers2019 §3] The encoder then reads as much of a text as it was tuned with.
     """
     network = headed(model.model, HeadChoice("embedding", pooling=pooling, unit_length=True))
-    use = SentenceEncoder(network, model.tokenizer)
+    longest, lowercase = how.limit(network).length, False
+    if isinstance(model, SentenceEncoder):
+        longest, lowercase = how.length or min(longest, model.longest or longest), model.lowercase
+    use = SentenceEncoder(network, model.tokenizer, longest, lowercase)
     if len({len(group) for group in [*groups, *(valid or [])]}) != 1:
         raise QkvError("Groups of texts must all be pairs, or all triplets.")
     if valid is not None and (values is None) != (valid_values is None):
@@ -190,9 +193,8 @@ def fine_tune_embeddings(
         items, held = divided(items, how.hold_out, key=lambda item: item[0][0])
 
     def rows(some: Sequence[Any]) -> GroupRows:
-        limit = how.limit(network)
         columns = zip(*(group for group, _ in some), strict=True)
-        texts = tuple(use.rows(use.tokenizer.encodings(column, limit=limit)) for column in columns)
+        texts = tuple(use.rows(use.encodings(column)) for column in columns)
         numbers = None if values is None else torch.tensor([value for _, value in some]).numpy()
         return GroupRows(texts, numbers)
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from qkv.data.answers import FoundAnswer, find_answers
-from qkv.data.encoding import Limit
+from qkv.data.encoding import Encoding, Limit
 from qkv.data.tokenizer import TextTokenizer
 from qkv.errors import QkvError
 from qkv.generate.reader import BATCH_TOKENS, TextReader, check_texts
@@ -26,6 +26,14 @@ class Labelled:
 
     label: str
     probabilities: dict[str, float]
+
+    @classmethod
+    def of(cls, labels: Sequence[str], shares: Tensor) -> Labelled:
+        """From shares [c]. Classes of one name count together: ImageNet knows two that are called crane."""
+        together = dict.fromkeys(labels, 0.0)
+        for label, share in zip(labels, shares.tolist(), strict=True):
+            together[label] += share
+        return cls(labels[int(shares.argmax())], together)
 
     @property
     def probability(self) -> float:
@@ -43,10 +51,7 @@ class Classifier(TextReader):
         """The label of each text; with `seconds`, of each pair. What is longer than the model reads is cut."""
         labels = self.model.head_choice.labels
         answers = self.answers(self.encodings(texts, seconds), batch_tokens)
-        return [
-            Labelled(labels[int(shares.argmax())], dict(zip(labels, shares.tolist(), strict=True)))
-            for shares in (logits.softmax(-1) for logits in answers)
-        ]
+        return [Labelled.of(labels, logits.softmax(-1)) for logits in answers]
 
 
 class Rater(TextReader):
@@ -156,17 +161,17 @@ class SentenceEncoder(TextReader):
     def limit(self, cut: str = "longest", stride: int | None = None) -> Limit | None:
         return None if self.longest is None else Limit(self.longest, cut, stride)
 
+    def encodings(self, texts: Sequence[str], seconds: Sequence[str] | None = None) -> list[Encoding]:
+        texts = [text.lower() for text in check_texts(texts)] if self.lowercase else texts
+        return super().encodings(texts, seconds)
+
     def save(self, folder: Path | str) -> None:
         super().save(folder)
         write_text_settings(Path(folder), self.longest, self.lowercase)
 
     def run(self, texts: Sequence[str], *, batch_tokens: int = BATCH_TOKENS) -> Tensor:
         """[texts d]. What is longer than is read is cut."""
-        texts = check_texts(texts)
-        encodings = self.tokenizer.encodings(
-            [text.lower() for text in texts] if self.lowercase else texts, limit=self.limit()
-        )
-        vectors = self.answers(encodings, batch_tokens)
+        vectors = self.answers(self.encodings(texts), batch_tokens)
         return torch.stack(vectors) if vectors else torch.empty(0, 0)
 
     def similarities(self, first: Sequence[str], second: Sequence[str]) -> Tensor:
@@ -223,5 +228,5 @@ class StateReader(TextReader):
 
     def run(self, texts: Sequence[str], *, batch_tokens: int = BATCH_TOKENS) -> list[Tensor]:
         """The states of each text's tokens, special ones included. [s d] each"""
-        encodings = self.tokenizer.encodings(check_texts(texts), limit=self.limit())
-        return [answer[0] if isinstance(answer, tuple) else answer for answer in self.answers(encodings, batch_tokens)]
+        answers = self.answers(self.encodings(texts), batch_tokens)
+        return [answer[0] if isinstance(answer, tuple) else answer for answer in answers]
