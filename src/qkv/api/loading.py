@@ -17,7 +17,16 @@ from qkv.generate.image_text import ImageTextReader
 from qkv.generate.keypoints import KeypointFinder
 from qkv.generate.language import TextWriter, read_ends
 from qkv.generate.reader import TextReader
-from qkv.generate.readers import Answerer, Classifier, MaskFiller, SentenceEncoder, StateReader, Tagger
+from qkv.generate.readers import (
+    Answerer,
+    Classifier,
+    MaskFiller,
+    Rater,
+    SentenceEncoder,
+    StateReader,
+    Tagger,
+    rates,
+)
 from qkv.generate.sound_readers import use_of_sounds
 from qkv.generate.text import TextToText, kept_files
 from qkv.generate.transcribe import Transcriber
@@ -51,13 +60,13 @@ def load(
 ) -> Any:
     """The model and tokenizer of a folder, our own or a published one, ready to run.
 
-    What comes back is made for what the model does: `TextToText`, `TextWriter`, `Classifier`, `Tagger`, `Answerer`,
-    `SentenceEncoder`, `Describer`, `MaskFiller` or `StateReader`; for pictures `ImageClassifier`, `ImageEncoder`,
-    `ImageStateReader`, `Detector`, `KeypointFinder` or, with texts, `ImageTextReader`; for sounds `Listener`,
-    `Transcriber`, `SoundClassifier`, `SoundEncoder` or `SoundStateReader`. With a `head` a model of one row gets that
-    one in place of its own, new where the folder has nothing for it. `folder` may be a GGUF or llama2.c file, or a
-    model's name on the hub, of which `offline` takes only what was fetched before. `auto` takes CUDA where there is
-    one.
+    What comes back is made for what the model does: `TextToText`, `TextWriter`, `Classifier`, `Rater`, `Tagger`,
+    `Answerer`, `SentenceEncoder`, `Describer`, `MaskFiller` or `StateReader`; for pictures `ImageClassifier`,
+    `ImageEncoder`, `ImageStateReader`, `Detector`, `KeypointFinder` or, with texts, `ImageTextReader`; for sounds
+    `Listener`, `Transcriber`, `SoundClassifier`, `SoundEncoder` or `SoundStateReader`. With a `head` a model of one row
+    gets that one in place of its own, new where the folder has nothing for it. `folder` may be a GGUF or llama2.c file,
+    or a model's name on the hub, of which `offline` takes only what was fetched before. `auto` takes CUDA where there
+    is one.
     """
     place = TrainSettings(steps=1, device=device).torch_device()
     folder = local_folder(folder, offline=offline)
@@ -87,6 +96,8 @@ def load(
 
 def use_of(model: TextModel, tokenizer: TextTokenizer) -> TextReader:
     """What a model with this head is used by."""
+    if rates(model):
+        return Rater(model, tokenizer)
     return USES[model.head_choice.kind](model, tokenizer)
 
 
