@@ -265,7 +265,7 @@ def test_options_of_other_kinds_are_refused(kind: str, options: list[str], words
 
 
 def test_options_of_language_models_are_refused_by_a_translator(model: Path) -> None:
-    refused(qkv("run", model, "cat", "--max-tokens", "3"), "--max-tokens", "language models", "a translator")
+    refused(qkv("run", model, "cat", "--chat"), "--chat", "language models", "a translator")
 
 
 def test_a_look_at_text_models(folders: Path, writer: Path, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import torch
 from qkv.data.tokenizer import TextTokenizer
 from qkv.errors import QkvError
 from qkv.generate.decode import LengthLimit
+from qkv.generate.shape import NoRepeat, Temperature, TopK
 from qkv.generate.text import TextToText, load_tokenizers
 from qkv.models.catalogue import build
 from qkv.models.transformer import TransformerSizes
@@ -60,6 +61,36 @@ def test_the_best_outputs_come_best_first_and_special_tokens_never(text_to_text)
         for result in results:
             assert result.text == tokenizer.decode(result.hypothesis.ids)
             assert not set(result.hypothesis.ids) & {tokenizer.pad, tokenizer.start, tokenizer.end, tokenizer.unknown}
+
+
+def test_outputs_are_drawn_and_the_seed_decides(text_to_text):
+    first = text_to_text.sample(TEXTS, samples=3, seed=1, limit=LIMIT)
+    assert [len(results) for results in first] == [3] * len(TEXTS)
+    assert len({result.text for results in first for result in results}) > len(TEXTS)
+    assert [[one.text for one in row] for row in first] == [
+        [one.text for one in text_to_text.sample([text], samples=3, seed=1, limit=LIMIT, batch_tokens=1)[0]]
+        for text in TEXTS
+    ]
+    other = text_to_text.sample(TEXTS, samples=3, seed=2, limit=LIMIT)
+    assert [[one.text for one in row] for row in first] != [[one.text for one in row] for row in other]
+    unseeded = [text_to_text.sample(TEXTS, samples=3, limit=LIMIT)[3] for _ in range(2)]
+    assert unseeded[0] != unseeded[1]
+
+
+def test_shapers_change_what_is_drawn_and_what_is_found(text_to_text):
+    greedy = text_to_text.run(TEXTS, beams=1, limit=LIMIT)
+    for shapers in ((TopK(1),), (Temperature(1e-4),)):
+        drawn = text_to_text.sample(TEXTS, seed=0, shapers=shapers, limit=LIMIT)
+        assert [one.text for (one,) in drawn] == [one.text for one in greedy]
+    varied = text_to_text.run_best(TEXTS, best=1, shapers=[NoRepeat(1)], limit=LIMIT)
+    assert all(len(set(one.hypothesis.ids)) == len(one.hypothesis.ids) for (one,) in varied)
+    assert any(len(set(one.hypothesis.ids)) < len(one.hypothesis.ids) for one in greedy)
+
+
+def test_a_blank_text_is_not_drawn_for_and_no_sample_is_refused(text_to_text):
+    assert [[one.text for one in row] for row in text_to_text.sample([" "], samples=2, seed=0)] == [[""]]
+    with pytest.raises(QkvError, match="1 output a text at least, not 0"):
+        text_to_text.sample(TEXTS, samples=0)
 
 
 def test_no_text_gives_no_result(text_to_text):
@@ -131,6 +162,22 @@ def test_a_saved_folder_loads_and_answers_the_same(tmp_path, shared):
     sides = ("",) if shared else ("source_", "target_")
     names = {f"{side}tokenizer{notes}.json" for side in sides for notes in ("", "_config")}
     assert {file.name for file in tmp_path.iterdir()} == {"config.json", "model.safetensors"} | names
+
+
+def test_a_larger_vocabulary_is_allowed_where_it_is_said_and_noted(tmp_path):
+    tokenizer = characters()
+    larger = build("transformer", replace(SIZES, vocabulary=tokenizer.size + 5)).eval()
+    with pytest.raises(QkvError, match="Mismatched tokenizer"):
+        TextToText(larger, tokenizer, tokenizer)
+    with pytest.raises(QkvError, match="Mismatched tokenizer"):
+        TextToText(larger, tokenizer, tokenizer, spare=4)
+    text_to_text = TextToText(larger, tokenizer, tokenizer, spare=5)
+    text_to_text.save(tmp_path)
+    loaded = TextToText.load(tmp_path)
+    assert loaded.source_tokenizer.notes.spare == 5
+    assert loaded.run(TEXTS, limit=LIMIT) == text_to_text.run(TEXTS, limit=LIMIT)
+    drawn = text_to_text.sample(TEXTS, samples=5, seed=0, limit=LIMIT)
+    assert all(max(one.hypothesis.ids, default=0) < tokenizer.size for row in drawn for one in row)
 
 
 @pytest.mark.parametrize("side", ["source", "target"])

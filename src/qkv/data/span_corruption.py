@@ -4,6 +4,7 @@ source: Thank you <X> me to your party <Y> week .
 target: <X> for inviting <Y> last <Z>
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -31,10 +32,7 @@ class SpanCorruption:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if not 0 < self.rate < 1:
-            raise QkvError(f"The share of tokens to cut out must lie between 0 and 1, but is {self.rate}.")
-        if self.mean < 1:
-            raise QkvError(f"Stretches cannot be {self.mean} tokens long on average: at least 1.")
+        check_spans(self.rate, self.mean)
         longest = int(self.texts.lengths.max()) if len(self.texts) else 0
         if (needed := spans_of(longest, self.rate, self.mean)[1] + 1) > len(self.sentinels):
             raise QkvError(
@@ -88,8 +86,18 @@ def spans_of(length: int, rate: float, mean: float) -> tuple[int, int]:
     return lost, count
 
 
+def check_spans(rate: float, mean: float) -> None:
+    if not 0 < rate < 1:
+        raise QkvError(f"The share of tokens to cut out must lie between 0 and 1, but is {rate}.")
+    if not 1 <= mean < math.inf:
+        raise QkvError(f"Stretches cannot be {mean} tokens long on average: at least 1.")
+
+
 def whole_length(length: int, rate: float = 0.15, mean: float = 3.0) -> int:
     """How long a text may be so that its source, with sentinels and the end, has at most `length` tokens."""
+    check_spans(rate, mean)
+    if length < 3:
+        raise QkvError(f"Texts of {length} tokens have no room for a token, a gap and an end: at least 3.")
     whole = length - 1
     while (spans := spans_of(whole + 1, rate, mean)) and whole + 1 - spans[0] + spans[1] + 1 <= length:
         whole += 1

@@ -242,10 +242,10 @@ def _candidates(
     if history is None:
         best, tokens = likeliest(logits, count, forbidden)  # [m·n c]
     else:
-        changed = shaped(widened(logits).log_softmax(-1), history, shapers)
+        own = widened(logits).log_softmax(-1)
         if forbidden is not None:
-            changed = changed.index_fill(-1, forbidden, -torch.inf)
-        best, tokens = top(changed, count)
+            own.index_fill_(-1, forbidden, -torch.inf)
+        best, tokens = top(shaped(own, history, shapers), count)
     each = best.shape[1]
     totals = (best + scores[:, None]).view(sentences, -1)  # [m n·c]
     totals, places = totals.topk(min(count, totals.shape[1]))  # [m c]

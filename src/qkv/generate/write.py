@@ -79,9 +79,10 @@ def _choose(
     if history is None and isinstance(chooser, TheLikeliest) and not alternatives:
         best, tokens = likeliest(logits, 1, forbidden)
         return tokens[:, 0], best[:, 0].tolist(), [[]] * len(lines)
-    scores = logits if history is None else shaped(logits, history, shapers)
-    if forbidden is not None:
-        scores = scores.index_fill(-1, forbidden, -torch.inf)
+    # What is forbidden goes first: a shaper that keeps the likeliest few must not keep nothing else.
+    scores = logits if forbidden is None else logits.index_fill(-1, forbidden, -torch.inf)
+    if history is not None:
+        scores = shaped(scores, history, shapers)
     tokens = chooser.choose(scores, [line.chance for line in lines])  # [r]
     own = widened(scores if note_shaped else logits).log_softmax(-1)  # [r v]
     return tokens, own.gather(1, tokens[:, None])[:, 0].tolist(), best_of(own, alternatives)
