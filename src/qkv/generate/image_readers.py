@@ -69,10 +69,7 @@ class ImageClassifier(ImageReader):
     def run(self, pictures: Sequence[Source], *, batch_images: int = BATCH_IMAGES) -> list[Labelled]:
         """The label of each picture: files, their content, or pictures that Pillow has open."""
         labels = self.model.head_choice.labels
-        return [
-            Labelled(labels[int(shares.argmax())], dict(zip(labels, shares.tolist(), strict=True)))
-            for shares in (logits.softmax(-1) for logits in self.answers(pictures, batch_images))
-        ]
+        return [Labelled.of(labels, logits.softmax(-1)) for logits in self.answers(pictures, batch_images)]
 
 
 class ImageEncoder(ImageReader):

@@ -64,4 +64,4 @@ class ImageTextReader:
         scale = self.model.log_scale.detach().float().cpu().exp()
         shares = (scale * vectors @ weights.float().T).softmax(-1)  # [i k]
         names = tuple(labels)
-        return [Labelled(names[int(row.argmax())], dict(zip(names, row.tolist(), strict=True))) for row in shares]
+        return [Labelled.of(names, row) for row in shares]

@@ -25,6 +25,7 @@ from qkv.data.sound_processor import write_sound_processor
 from qkv.errors import QkvError
 from qkv.generate.ctc import Beam, read_beams, read_greedily, words_of
 from qkv.generate.spoken_words import Word
+from qkv.generate.use import at_rest
 from qkv.models.sound_model import SoundModel
 from qkv.weights.hub import local_folder
 from qkv.weights.load import load_model
@@ -108,7 +109,6 @@ class Listener:
     def _windows(self, sound: Spoken) -> Iterator[Window]:
         return sound_stretches(sound, self.features.rate, self.size, self.overlap)
 
-    @torch.inference_mode()
     def _hear(self, waves: Sequence[Tensor]) -> list[Tensor]:
         """The logits of each wave. [n v]"""
         device = next(self.model.parameters()).device
@@ -116,7 +116,8 @@ class Listener:
         short = self.model.frames.shortest - features.values.shape[1]
         values = F.pad(features.values, (0, max(0, short)))
         lengths = features.lengths.clamp(min=self.model.frames.shortest)
-        logits = self.model(values.to(device), lengths=lengths).float().cpu()
+        with at_rest(self.model):
+            logits = self.model(values.to(device), lengths=lengths).float().cpu()
         return [row[:count] for row, count in zip(logits, self.model.frames.frames_of(lengths).tolist(), strict=True)]
 
     def _middle(self, logits: Tensor, window: Window) -> Tensor:

@@ -104,7 +104,7 @@ class SoundClassifier(SoundReader):
         found = []
         for parts in self.answers(sounds, rows):
             shares = _mean([(length, logits.softmax(-1)) for length, logits in parts])
-            found.append(Labelled(labels[int(shares.argmax())], dict(zip(labels, shares.tolist(), strict=True))))
+            found.append(Labelled.of(labels, shares))
         return found
 
 

@@ -16,6 +16,7 @@ from qkv.data.tokenizer import TextTokenizer
 from qkv.errors import QkvError
 from qkv.generate.reader import BATCH_TOKENS, TextReader, check_texts
 from qkv.generate.readers import Labelled
+from qkv.generate.use import at_rest
 from qkv.models.image_text_model import ImageTextModel, mean_directions
 
 TEMPLATES = ("a photo of a {}.",)  # [radford2021 §3.1.4]
@@ -58,21 +59,12 @@ class ZeroShot:
 
     def logits(self, images: Tensor, batch: int = BATCH_IMAGES) -> Tensor:
         """[i c h w] → [i k], on the CPU."""
-        training, device = self.model.training, self.model.log_scale.device
-        self.model.eval()
-        try:
-            with torch.inference_mode():
-                weights = self.weights.to(device)
-                parts = [
-                    self.model.logits(self.model.of_images(some.to(device)), weights) for some in images.split(batch)
-                ]
-        finally:
-            self.model.train(training)
+        device = self.model.log_scale.device
+        with at_rest(self.model):
+            weights = self.weights.to(device)
+            parts = [self.model.logits(self.model.of_images(some.to(device)), weights) for some in images.split(batch)]
         return torch.cat(parts).float().cpu()
 
     def run(self, images: Tensor, batch: int = BATCH_IMAGES) -> list[Labelled]:
         """The label of each picture, which is prepared as the model wants it."""
-        return [
-            Labelled(self.labels[int(shares.argmax())], dict(zip(self.labels, shares.tolist(), strict=True)))
-            for shares in self.logits(images, batch).softmax(-1)
-        ]
+        return [Labelled.of(self.labels, shares) for shares in self.logits(images, batch).softmax(-1)]

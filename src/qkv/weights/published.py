@@ -131,11 +131,11 @@ def load_published(
     With `fullest`, under the head that keeps most of what the folder holds: for those who put on another head.
     """
     model_type = config.get("model_type")
-    if model_type not in families:
+    if not isinstance(model_type, str) or model_type not in families:
         raise QkvError(
             f"{folder / CONFIG_FILE} describes a model of type {model_type!r}; qkv reads {', '.join(sorted(families))}."
         )
-    published = families[str(model_type)]
+    published = families[model_type]
     sizes = published.sizes_of(config)
     held = read_shards(folder)
     tensors = published.renamed(held)
