@@ -229,12 +229,9 @@ def main(
             "weights": f"those with the best accuracy on {HELD_OUT:.0%} of the labels a run is given",
         },
     }
-    found.of_labels("few", some_labels(train, share, 0), seen_few, 0)
     start = found.pretrained(seen_pretraining)
-    found.fine_tuned(start, "few", some_labels(train, share, 0), seen_few, 0)
-    found.of_labels("all", train, seen_all, 0)
     longest = 0.0
-    for seed in range(1, seeds):
+    for seed in range(seeds):
         before = time.monotonic()
         if minutes is not None and before - begun + longest > 60 * minutes:
             print(f"No time for seed {seed} and those after it.")
@@ -243,6 +240,8 @@ def main(
         found.of_labels("few", some, seen_few, seed)
         found.fine_tuned(start, "few", some, seen_few, seed)
         longest = max(longest, time.monotonic() - before)
+        if seed == 0:
+            found.of_labels("all", train, seen_all, 0)
     print((out / "result.json").read_text(encoding="utf-8"))
 
 
