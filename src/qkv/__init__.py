@@ -33,21 +33,26 @@ if TYPE_CHECKING:
     from qkv.api.looking_pictures import look_at_pictures
     from qkv.api.pairs import hold_out, read_pairs
     from qkv.api.scores import Scores
+    from qkv.api.sound_pretraining import SoundPretraining, pretrain_on_sounds
     from qkv.api.sound_training import SoundTraining, train_sound_classifier
     from qkv.api.span_filling import pretrain_text_to_text
+    from qkv.api.speech_training import SpeechTraining, train_listener
     from qkv.api.teaching import labels_of, pairs_of, texts_of
     from qkv.api.training import read_result, train_text_to_text
     from qkv.data.image_files import read_image_folder
     from qkv.data.image_sets import read_image_set, rows_of_images
+    from qkv.data.stored_sounds import SpokenWaves, stored_waves
     from qkv.data.tokenizer import TextTokenizer
     from qkv.errors import QkvError
     from qkv.generate.hearing import Hearing
     from qkv.generate.image_readers import ImageClassifier
     from qkv.generate.language import Options, TextWriter
+    from qkv.generate.listen import Listener
     from qkv.generate.readers import Answerer, Classifier, MaskFiller, SentenceEncoder, Tagger
     from qkv.generate.sound_readers import SoundClassifier
     from qkv.generate.text import TextToText
     from qkv.generate.transcribe import Transcriber
+    from qkv.generate.untuned import UntunedSound
     from qkv.models.head_choice import HeadChoice
     from qkv.train.adapt import LoRA
     from qkv.train.settings import TrainSettings
@@ -62,6 +67,7 @@ __all__ = [
     "Hearing",
     "ImageClassifier",
     "ImageTraining",
+    "Listener",
     "LoRA",
     "MaskFiller",
     "NewTokenizer",
@@ -70,13 +76,17 @@ __all__ = [
     "Scores",
     "SentenceEncoder",
     "SoundClassifier",
+    "SoundPretraining",
     "SoundTraining",
+    "SpeechTraining",
+    "SpokenWaves",
     "Tagger",
     "TextToText",
     "TextTokenizer",
     "TextWriter",
     "TrainSettings",
     "Transcriber",
+    "UntunedSound",
     "family_sizes",
     "fine_tune_answerer",
     "fine_tune_classifier",
@@ -91,16 +101,19 @@ __all__ = [
     "pairs_of",
     "pretrain_encoder",
     "pretrain_image_model",
+    "pretrain_on_sounds",
     "pretrain_text_to_text",
     "read_image_folder",
     "read_image_set",
     "read_pairs",
     "read_result",
     "rows_of_images",
+    "stored_waves",
     "student_of",
     "texts_of",
     "train_image_classifier",
     "train_language_model",
+    "train_listener",
     "train_sound_classifier",
     "train_text_to_text",
 ]
@@ -115,6 +128,7 @@ _HOMES = {
     "Hearing": "qkv.generate.hearing",
     "ImageClassifier": "qkv.generate.image_readers",
     "ImageTraining": "qkv.api.image_training",
+    "Listener": "qkv.generate.listen",
     "LoRA": "qkv.train.adapt",
     "MaskFiller": "qkv.generate.readers",
     "NewTokenizer": "qkv.api.choices",
@@ -123,13 +137,17 @@ _HOMES = {
     "Scores": "qkv.api.scores",
     "SentenceEncoder": "qkv.generate.readers",
     "SoundClassifier": "qkv.generate.sound_readers",
+    "SoundPretraining": "qkv.api.sound_pretraining",
     "SoundTraining": "qkv.api.sound_training",
+    "SpeechTraining": "qkv.api.speech_training",
+    "SpokenWaves": "qkv.data.stored_sounds",
     "Tagger": "qkv.generate.readers",
     "TextToText": "qkv.generate.text",
     "TextTokenizer": "qkv.data.tokenizer",
     "TextWriter": "qkv.generate.language",
     "TrainSettings": "qkv.train.settings",
     "Transcriber": "qkv.generate.transcribe",
+    "UntunedSound": "qkv.generate.untuned",
     "family_sizes": "qkv.api.families",
     "fine_tune_answerer": "qkv.api.fine_tuning",
     "fine_tune_classifier": "qkv.api.fine_tuning",
@@ -144,16 +162,19 @@ _HOMES = {
     "pairs_of": "qkv.api.teaching",
     "pretrain_encoder": "qkv.api.encoders",
     "pretrain_image_model": "qkv.api.image_training",
+    "pretrain_on_sounds": "qkv.api.sound_pretraining",
     "pretrain_text_to_text": "qkv.api.span_filling",
     "read_image_folder": "qkv.data.image_files",
     "read_image_set": "qkv.data.image_sets",
     "read_pairs": "qkv.api.pairs",
     "read_result": "qkv.api.training",
     "rows_of_images": "qkv.data.image_sets",
+    "stored_waves": "qkv.data.stored_sounds",
     "student_of": "qkv.api.distilling",
     "texts_of": "qkv.api.teaching",
     "train_image_classifier": "qkv.api.image_training",
     "train_language_model": "qkv.api.language",
+    "train_listener": "qkv.api.speech_training",
     "train_sound_classifier": "qkv.api.sound_training",
     "train_text_to_text": "qkv.api.training",
 }

@@ -10,6 +10,7 @@ from qkv.cli.train_patches import patches
 from qkv.cli.train_rate import rate
 from qkv.cli.train_sounds import sounds
 from qkv.cli.train_spans import answer, embed
+from qkv.cli.train_speech import frames, speech
 from qkv.cli.train_t5 import t5
 from qkv.cli.train_tasks import classify, pairs, sentiment, tag
 from qkv.cli.train_text import lm, mlm
@@ -28,6 +29,8 @@ train.command("answer", short_help="Learn where the answer to a question stands.
 train.command("embed", short_help="Learn vectors that are alike where texts are.")(embed)
 train.command("images", short_help="Learn what pictures show.")(images)
 train.command("sounds", short_help="Learn what is heard.")(sounds)
+train.command("frames", short_help="Learn from sound alone what hidden frames were, as wav2vec 2.0 did.")(frames)
+train.command("speech", short_help="Learn to write down speech.")(speech)
 train.command("patches", short_help="Learn from pictures without labels what hidden patches were.")(patches)
 train.command("captions", short_help="Learn which texts go with which pictures, as CLIP did.")(captions)
 train.command("objects", short_help="Learn to find things in pictures, as DETR does.")(objects)

@@ -115,6 +115,14 @@ def read_spoken_table(
     return SpokenFiles(table.column(sound), table.column(text_column), table.problems)
 
 
+def read_named_sounds(
+    path: Path | str, *, sound: str = "file", names: Sequence[str] | None = None, format: str | None = None
+) -> tuple[list[Path], list[Problem]]:
+    """A column of a table as sounds alone: names of files, taken from the table's own folder; and what was wrong."""
+    table = read_table(path, [sound], kinds={sound: _file_beside(path)}, names=names, format=format)
+    return table.column(sound), table.problems
+
+
 def _file_beside(path: Path | str) -> Callable[[Any], Path]:
     folder = Path() if str(path) == STANDARD_INPUT else Path(path)
     folder = folder if folder.is_dir() else folder.parent

@@ -1,0 +1,82 @@
+"""A mixture of experts: many feed-forwards side by side, of which each token uses one or a few. [fedus2022 §2]
+
+Shapes: b rows, s slots, d width, h hidden units, e experts, k experts that a token goes to, n = b·s·k.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+from torch import Tensor, nn
+
+from qkv.parts.context import Context
+from qkv.parts.feedforward import Activation, relu, silu
+from qkv.parts.grouped import GroupedLinear, Groups
+from qkv.parts.routing import Router, Routing, balance_loss, dropped, loads, real_tokens, z_loss
+
+# What experts write into a ledger: two losses [], the share of tokens that chose each expert [e], and of those that
+# found theirs full [].
+BALANCE, ROUTER_Z, LOADS, DROPPED = "balance", "router_z", "loads", "dropped"
+FIGURES = {BALANCE: balance_loss, ROUTER_Z: z_loss, LOADS: loads, DROPPED: dropped}
+
+
+class Mixture(nn.Module, ABC):
+    """Σ weight · expert(x) over the experts that the router chose; a token whose experts are full gets 0.
+
+    `dropout` falls on the hidden units: where it is larger than elsewhere, it is expert dropout [fedus2022 §2.4].
+    """
+
+    def __init__(self, width: int, hidden: int, router: Router, activation: Activation, dropout: float) -> None:
+        super().__init__()
+        self.router, self.activation, self.dropout = router, activation, nn.Dropout(dropout)
+        self.outer = GroupedLinear(router.experts, hidden, width)
+
+    @abstractmethod
+    def hidden(self, x: Tensor, groups: Groups) -> Tensor:
+        """The hidden units of sorted tokens. [n d] → [n h]"""
+
+    def forward(self, x: Tensor, ctx: Context) -> Tensor:
+        routing = self.router(x, ctx)
+        self._record(routing, x, ctx)
+        groups = Groups(routing.experts.flatten(), self.router.experts)
+        tokens = groups.sort(x.flatten(0, 1), copies=self.router.chosen)  # [n d]
+        made = groups.restore(self.outer(self.dropout(self.hidden(tokens, groups)), groups))  # [n d]
+        weights = routing.weights.to(made.dtype).flatten(0, 1)  # [b·s k]
+        made = made.unflatten(0, (-1, self.router.chosen)) * weights[..., None]  # [b·s k d]
+        return made.sum(1).unflatten(0, x.shape[:2])
+
+    def _record(self, routing: Routing, x: Tensor, ctx: Context) -> None:
+        if ctx.ledger is None:
+            return
+        real = None
+        for kind, figure in FIGURES.items():
+            if ctx.ledger.wants(kind):
+                real = real_tokens(ctx, x) if real is None else real
+                ctx.ledger.write(self, kind, figure(routing, real))
+
+
+class Experts(Mixture):
+    """Each expert is an MLP without biases: activation(x W₁) W₂. [fedus2022 §2]"""
+
+    def __init__(
+        self, width: int, hidden: int, router: Router, activation: Activation = relu, *, dropout: float = 0.0
+    ) -> None:
+        super().__init__(width, hidden, router, activation, dropout)
+        self.inner = GroupedLinear(router.experts, width, hidden)
+
+    def hidden(self, x: Tensor, groups: Groups) -> Tensor:
+        return self.activation(self.inner(x, groups))
+
+
+class GatedExperts(Mixture):
+    """Each expert is a gated MLP: (activation(x W_gate) ⊙ x W_value) W₂. [jiang2024 §2.1]"""
+
+    def __init__(
+        self, width: int, hidden: int, router: Router, activation: Activation = silu, *, dropout: float = 0.0
+    ) -> None:
+        super().__init__(width, hidden, router, activation, dropout)
+        self.gate = GroupedLinear(router.experts, width, hidden)
+        self.value = GroupedLinear(router.experts, width, hidden)
+
+    def hidden(self, x: Tensor, groups: Groups) -> Tensor:
+        return self.activation(self.gate(x, groups)) * self.value(x, groups)

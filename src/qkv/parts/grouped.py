@@ -1,0 +1,125 @@
+"""Matrix products of rows that belong to groups, each group with a matrix of its own: all of them at once.
+
+How many rows a group has is known to the device alone, and the host never waits to hear it: every shape follows from
+the number of rows and of groups.
+
+Shapes: n rows, e groups, d width of a row, f width of the answer, c blocks, r rows of a block.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+BYTES_TOGETHER = 16  # of what the grouped kernel reads at a time: rows begin at multiples of it
+
+
+class Groups:
+    """n rows sorted by their groups. `order` says which row comes where, `ends` where each group ends."""
+
+    def __init__(self, group: Tensor, groups: int) -> None:
+        """group [n]: the number of each row's group."""
+        self.count, self.groups = len(group), groups
+        sorted_group, self.order = group.sort(stable=True)  # [n] each
+        self.group = sorted_group
+        slots = torch.arange(self.count, device=group.device)
+        self.inverse = torch.empty_like(self.order).scatter_(0, self.order, slots)  # where each row went
+        self.sizes = group.new_zeros(groups).scatter_add_(0, group, torch.ones_like(group))  # [e]
+        self.ends = self.sizes.cumsum(0)  # [e]
+        self._blocks: tuple[Tensor, Tensor, int] | None = None
+
+    def sort(self, x: Tensor, copies: int = 1) -> Tensor:
+        """Rows in the order of their groups; each row of x stands for `copies` rows. [n/copies d] → [n d]"""
+        return _Gather.apply(x, self.order // copies if copies > 1 else self.order, self.inverse, copies)
+
+    def restore(self, x: Tensor) -> Tensor:
+        """The inverse of `sort`, copies apart. [n d] → [n d]"""
+        return _Gather.apply(x, self.inverse, self.order, 1)
+
+    def blocks(self) -> tuple[Tensor, Tensor, int]:
+        """A place for each sorted row in blocks of one group each, the group of each block, and the rows of a block.
+
+        Blocks hold half of what a group has on average, so at most about half as many places as rows stay empty.
+        m groups that have rows need at most m + (n - m) / r blocks: the last of each may be all but empty.
+        """
+        if self._blocks is None:
+            rows = max(1, math.ceil(self.count / (2 * self.groups)))
+            most = min(self.groups, self.count)
+            count = most + (self.count - most) // rows
+            ends = ((self.sizes + rows - 1) // rows).cumsum(0)  # [e] of each group's blocks
+            starts = torch.cat((ends.new_zeros(1), ends[:-1])) * rows - (self.ends - self.sizes)  # [e]
+            places = torch.arange(self.count, device=self.order.device) + starts[self.group]  # [n]
+            numbers = torch.arange(count, device=self.order.device)
+            owners = torch.searchsorted(ends, numbers, right=True).clamp(max=self.groups - 1)  # [c]
+            self._blocks = places, owners, rows
+        return self._blocks
+
+
+class _Gather(torch.autograd.Function):
+    """x[index], whose gradient is a gather too: nothing is added up in an order that the device chooses."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, index: Tensor, back: Tensor, copies: int) -> Tensor:
+        ctx.save_for_backward(back)
+        ctx.copies = copies
+        return x[index]
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
+        (back,) = ctx.saved_tensors
+        mine = gradient[back]
+        return (mine if ctx.copies == 1 else mine.unflatten(0, (-1, ctx.copies)).sum(1)), None, None, None
+
+
+def grouped_product(x: Tensor, weight: Tensor, groups: Groups) -> Tensor:
+    """Each sorted row times the matrix of its group, as fast as the device can. [n d] [e d f] → [n f]"""
+    if x.is_meta:  # without numbers any matrix does, and the operations counted are those that are needed
+        return x @ weight[0]
+    if torch.is_autocast_enabled(x.device.type):  # which does not know the grouped kernel
+        narrow = torch.get_autocast_dtype(x.device.type)
+        x, weight = x.to(narrow), weight.to(narrow)
+    if kernel_takes(x, weight):
+        return kernel_product(x, weight, groups)
+    return block_product(x, weight, groups)
+
+
+def kernel_takes(x: Tensor, weight: Tensor) -> bool:
+    """Whether torch's grouped kernel can compute the product."""
+    together = BYTES_TOGETHER // weight.element_size()
+    aligned = weight.shape[1] % together == 0 and weight.shape[2] % together == 0
+    able = x.device.type != "cuda" or torch.cuda.get_device_properties(x.device).major >= 8
+    return x.dtype == weight.dtype == torch.bfloat16 and aligned and able and len(x) > 0
+
+
+def kernel_product(x: Tensor, weight: Tensor, groups: Groups) -> Tensor:
+    """By torch's grouped kernel, which reads where groups end and computes no row too many."""
+    return F.grouped_mm(x.contiguous(), weight, offs=groups.ends.int())
+
+
+def block_product(x: Tensor, weight: Tensor, groups: Groups) -> Tensor:
+    """By one batched product of blocks that are filled up with zeros; for every device and every kind of number."""
+    places, owners, rows = groups.blocks()
+    filled = x.new_zeros(len(owners) * rows, x.shape[1]).index_copy(0, places, x)
+    made = torch.bmm(filled.unflatten(0, (-1, rows)), weight.index_select(0, owners))  # [c r f]
+    return made.flatten(0, 1)[places]
+
+
+class GroupedLinear(nn.Module):
+    """A linear map without a bias for each group, as one tensor [groups, inputs, outputs]."""
+
+    def __init__(self, groups: int, inputs: int, outputs: int) -> None:
+        super().__init__()
+        bound = math.sqrt(6 / (inputs + outputs))  # of each map by its own size [glorot2010 eq.16]
+        self.weight = nn.Parameter(torch.empty(groups, inputs, outputs).uniform_(-bound, bound))
+
+    def forward(self, x: Tensor, groups: Groups) -> Tensor:
+        """Sorted rows. [n inputs] → [n outputs]"""
+        return grouped_product(x, self.weight, groups)
+
+    def extra_repr(self) -> str:
+        groups, inputs, outputs = self.weight.shape
+        return f"{groups} × ({inputs} → {outputs})"

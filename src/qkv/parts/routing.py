@@ -1,0 +1,174 @@
+"""Which experts a token goes to, and with what weight. [fedus2022 §2.1]
+
+Shapes: b rows, s slots, d width, e experts, k experts that a token goes to.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from qkv.errors import QkvError
+from qkv.parts.context import Context
+from qkv.parts.precision import widened, without_autocast
+
+Shares = Callable[[Tensor], Tensor]  # probabilities of the experts chosen [b s k] → what each counts [b s k]
+
+
+def of_all(probabilities: Tensor) -> Tensor:
+    """An expert counts as much as it was likely among all experts. [fedus2022 eq.2]"""
+    return probabilities
+
+
+def of_chosen(probabilities: Tensor) -> Tensor:
+    """An expert counts as much as it was likely among those chosen: all together count 1. [jiang2024 §2.1]"""
+    return probabilities / probabilities.sum(-1, keepdim=True)
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """How many tokens of one text an expert takes: a number, or the share of an even split times a factor.
+
+    [fedus2022 eq.3], counted in each text and not in the whole batch, so that no text depends on its company.
+    By a factor the number follows from the length so far: a text that is read token by token may lose others than one
+    that is read at once.
+    """
+
+    tokens: int | None = None
+    factor: float | None = None
+
+    def __post_init__(self) -> None:
+        if (self.tokens is None) == (self.factor is None) or min(self.tokens or 1, self.factor or 1) <= 0:
+            raise QkvError("The capacity of an expert is a number of tokens or a factor, one of them and above 0.")
+
+    def of(self, lengths: Tensor | int, experts: int) -> Tensor | int:
+        """For texts of these lengths."""
+        if self.tokens is not None:
+            return self.tokens
+        assert self.factor is not None
+        if isinstance(lengths, int):
+            return math.ceil(self.factor * lengths / experts)
+        return (self.factor * lengths / experts).ceil().long()
+
+
+class Routing(NamedTuple):
+    logits: Tensor  # [b s e] float32
+    experts: Tensor  # [b s k] long: those chosen, the likeliest first
+    weights: Tensor  # [b s k] float32: what each counts; 0 where its expert was full
+    kept: Tensor | None  # [b s k] bool: whether the expert had room; None: there is always room
+
+
+class Router(nn.Module):
+    """A linear map and a softmax, in float32 whatever the model's precision [fedus2022 §2.4].
+
+    In training the router's input is multiplied by 1 ± `jitter`, so that experts are tried [fedus2022 §2.2].
+    """
+
+    def __init__(
+        self,
+        width: int,
+        experts: int,
+        chosen: int = 1,
+        *,
+        shares: Shares = of_all,
+        capacity: Capacity | None = None,
+        jitter: float = 0.0,
+        bias: bool = False,
+    ) -> None:
+        super().__init__()
+        if not 1 <= chosen <= experts:
+            raise QkvError(f"A token goes to 1 to {experts} experts where there are so many, not to {chosen}.")
+        self.experts, self.chosen, self.shares = experts, chosen, shares
+        self.capacity, self.jitter = capacity, jitter
+        self.weight = nn.Parameter(torch.empty(experts, width))
+        self.bias = nn.Parameter(torch.zeros(experts)) if bias else None
+        nn.init.normal_(self.weight, std=0.02)
+
+    def forward(self, x: Tensor, ctx: Context) -> Routing:
+        """[b s d]"""
+        with without_autocast(x):
+            wide = widened(x)
+            if self.training and self.jitter:
+                wide = wide * torch.empty_like(wide).uniform_(1 - self.jitter, 1 + self.jitter)
+            bias = None if self.bias is None else self.bias.to(wide.dtype)
+            logits = F.linear(wide, self.weight.to(wide.dtype), bias)  # [b s e]
+            probabilities, experts = logits.softmax(-1).topk(self.chosen, -1)  # [b s k] each
+            weights = self.shares(probabilities)
+        kept = None if self.capacity is None else self._room(self.capacity, experts, ctx)
+        return Routing(logits, experts, weights if kept is None else weights * kept, kept)
+
+    def _room(self, capacity: Capacity, experts: Tensor, ctx: Context) -> Tensor:
+        """Whether fewer tokens before it in its text chose the same expert than this takes. [b s k]
+
+        With a cache those of earlier steps are before it too. Padding is a text of its own.
+        """
+        new, tokens = experts.shape[1], ctx.tokens
+        if ctx.cache is not None:
+            slots = experts[:, None]  # as keys are kept: [b 1 s k]
+            experts, tokens = ctx.cache.extend(self, slots, slots)[0].squeeze(1), ctx.cache.keys(tokens)
+        one_hot = F.one_hot(experts.flatten(1), self.experts)  # [b s·k e]
+        before = one_hot.cumsum(1) - one_hot
+        first, length = _text_of_each(tokens.documents, experts.shape[1])
+        ranks = before.gather(-1, experts.flatten(1)[..., None]).squeeze(-1).unflatten(1, (-1, self.chosen))  # [b s k]
+        if isinstance(first, Tensor):  # less those of the texts before
+            at_start = before[:, :: self.chosen].gather(1, first[..., None].expand(-1, -1, self.experts))  # [b s e]
+            ranks = ranks - at_start.gather(-1, experts)
+        most = capacity.of(length, self.experts)
+        return (ranks < (most[..., None] if isinstance(most, Tensor) else most))[:, -new:]
+
+    def extra_repr(self) -> str:
+        return f"{self.chosen} of {self.experts} experts" + (f", {self.capacity}" if self.capacity else "")
+
+
+def _text_of_each(documents: Tensor | None, slots: int) -> tuple[Tensor | int, Tensor | int]:
+    """Where the text of each token begins, and how long it is. [b s] each; numbers where all are one text."""
+    if documents is None:
+        return 0, slots
+    numbers = torch.arange(slots, device=documents.device).expand_as(documents)
+    changes = documents[:, 1:] != documents[:, :-1]  # [b s-1]
+    edge = torch.ones_like(documents[:, :1], dtype=torch.bool)
+    first = torch.where(torch.cat((edge, changes), 1), numbers, 0).cummax(1).values
+    last = torch.where(torch.cat((changes, edge), 1), numbers, slots).flip(1).cummin(1).values.flip(1)
+    return first, last - first + 1
+
+
+def real_tokens(ctx: Context, x: Tensor) -> Tensor:
+    """1 for tokens and 0 for padding. [b s] float32 at least"""
+    documents = ctx.tokens.documents
+    if documents is None:
+        return widened(x.new_ones(x.shape[:2]))
+    return (documents > 0).to(widened(x.new_empty(0)).dtype).expand(x.shape[:2])
+
+
+def loads(routing: Routing, real: Tensor) -> Tensor:
+    """The share of the tokens that chose each expert, whether it had room or not. [e]"""
+    chosen = F.one_hot(routing.experts, routing.logits.shape[-1]).sum(2)  # [b s e]
+    return (chosen * real[..., None]).sum((0, 1)) / (real.sum() * routing.experts.shape[-1]).clamp(min=1)
+
+
+def dropped(routing: Routing, real: Tensor) -> Tensor:
+    """The share of choices whose expert was full. []"""
+    if routing.kept is None:
+        return real.new_zeros(())
+    full = (~routing.kept).sum(-1) * real
+    return full.sum() / (real.sum() * routing.experts.shape[-1]).clamp(min=1)
+
+
+def balance_loss(routing: Routing, real: Tensor) -> Tensor:
+    """experts · Σ share of tokens · mean probability: 1 where all experts are used alike, more elsewhere. []
+
+    [fedus2022 eq.4], without its α; where a token goes to several experts, each is a share of it.
+    """
+    mean = (routing.logits.softmax(-1) * real[..., None]).sum((0, 1)) / real.sum().clamp(min=1)  # [e]
+    return routing.logits.shape[-1] * (loads(routing, real) * mean).sum()
+
+
+def z_loss(routing: Routing, real: Tensor) -> Tensor:
+    """The mean square of log Σ exp of a token's logits, which keeps them small. [zoph2022 eq.5] []"""
+    return (routing.logits.logsumexp(-1).square() * real).sum() / real.sum().clamp(min=1)
