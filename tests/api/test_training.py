@@ -177,6 +177,11 @@ def test_pairs_that_are_too_long_are_left_out_and_told(tmp_path: Path, capsys: p
     assert f"{len(TRAIN)} pairs to train on (1 longer than 256 tokens left out), 3 to validate on" in said
 
 
+def test_a_family_that_reads_one_text_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(QkvError, match="gpt2 does not turn one text into another"):
+        train_tiny(tmp_path, family="gpt2", sizes="desk")
+
+
 def test_no_pairs_are_told(tmp_path: Path) -> None:
     with pytest.raises(QkvError, match="no pairs to train on"):
         train_tiny(tmp_path, pairs=[])

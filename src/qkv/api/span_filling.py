@@ -10,7 +10,7 @@ import torch
 from qkv.api.choices import NewTokenizer, Sizes, choose_sizes
 from qkv.api.runs import MakeOptimizer, check_folder, parameters_of, run_training, typical_batch, validation
 from qkv.api.texts import chosen_tokenizer, fingerprint_of_texts, held_out
-from qkv.api.training import EvaluateText, check_trainable, leave_tokenizers
+from qkv.api.training import EvaluateText, check_family, check_trainable, leave_tokenizers
 from qkv.data.batches import Batches
 from qkv.data.encoding import Limit
 from qkv.data.in_processes import InProcesses
@@ -88,6 +88,7 @@ def pretrain_text_to_text(
     light"])`, and can be trained on pairs of texts: `train_text_to_text(model=…)`.
     """
     folder = Path(folder)
+    check_family(family)
     check_folder(folder, resume, overwrite)
     to_train, to_validate = held_out(texts, valid, hold_out)
     if model is None:

@@ -89,7 +89,7 @@ def train_text_to_text(
     """
     say = (reporter or Reporter()).say
     folder = Path(folder)
-    find_family(family)
+    check_family(family)
     if model is not None:
         _check_kept(model, tokenizer, target_tokenizer, family, sizes, initialise)
     check_folder(folder, resume, overwrite)
@@ -159,6 +159,11 @@ def read_result(folder: Path | str) -> TrainResult:
         raise QkvError(f"The run in {folder} is not finished: resume it first.")
     names = ("step", "tokens", "flops", "seconds", "wall_seconds", "figures", "weights")
     return TrainResult(folder=Path(folder), **{name: final[-1][name] for name in names})
+
+
+def check_family(family: str) -> None:
+    if find_family(family).heads:
+        raise QkvError(f"Family {family} does not turn one text into another: take one such as transformer or t5.")
 
 
 def _check_kept(
