@@ -50,7 +50,7 @@ bench: $(VENV)/installed-test ## run every benchmark that needs no GPU (bench/*.
 checkpoints: $(VENV)/installed-base ## fetch published models and vocabularies for the slow tests into checkpoints/ (570 MB)
 	$(BIN)/python -m tools.fetch_checkpoints
 
-corpora: $(VENV)/installed-base ## fetch texts, pictures and speech to train on into corpora/ (800 MB)
+corpora: $(VENV)/installed-base ## fetch texts, pictures and speech to train on into corpora/ (950 MB)
 	$(BIN)/python -m tools.fetch_data
 
 clean: ## remove the virtual environment, the site and every cache

