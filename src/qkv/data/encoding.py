@@ -69,6 +69,19 @@ class NotText:
                     raise QkvError(f"Only text can be encoded, and {value!r} is no valid text.") from error
 
 
+def check_texts(texts: object, what: str = "text") -> list[str]:
+    """A list of texts; a single one would be read letter by letter. `what` is what a text is called."""
+    if isinstance(texts, str):
+        raise QkvError(f"Give a list of {what}s, not a single text: put the one {what} into brackets.")
+    if not isinstance(texts, Iterable):
+        raise QkvError(f"Give a list of {what}s, not {texts!r:.60}.")
+    found = list(texts)
+    for text in found:
+        if not isinstance(text, str):
+            raise QkvError(f"Only text can be encoded, and {text!r:.60} is no valid text.")
+    return found
+
+
 def is_text(value: object) -> bool:
     """Says whether this is a string of whole characters."""
     try:

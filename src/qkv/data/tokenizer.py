@@ -11,7 +11,7 @@ from typing import Any
 
 from tokenizers import Tokenizer, models
 
-from qkv.data.encoding import Encoding, Limit, NotText, deaf_to, encodings_of, limited, twin
+from qkv.data.encoding import Encoding, Limit, NotText, check_texts, deaf_to, encodings_of, limited, twin
 from qkv.data.token_kinds import KINDS
 from qkv.data.token_labels import from_byte_level, readable
 from qkv.data.token_roles import USUAL_NAMES, TokenizerNotes, WithRoles, cleaned_up, found_roles
@@ -142,10 +142,11 @@ class TextTokenizer(WithRoles):
         """
         if subword_dropout and allow_special:
             raise QkvError("Subword dropout is for training texts, in which no special tokens can be allowed.")
+        texts = check_texts(texts)
         tokenizer = self._dropping(subword_dropout) if subword_dropout else self._reader(allow_special)
         ids: list[list[int]] = []
         for first in range(0, len(texts), ENCODED_AT_ONCE):
-            some = list(texts[first : first + ENCODED_AT_ONCE])
+            some = texts[first : first + ENCODED_AT_ONCE]
             with NotText(some):
                 encodings = tokenizer.encode_batch_fast(some, add_special_tokens=special)
             for one in encodings:
@@ -162,7 +163,7 @@ class TextTokenizer(WithRoles):
 
         Where `limit` asks for overlapping windows a text may give several encodings: `row` tells which text it is.
         """
-        return self._encodings(list(texts), special, allow_special, limit)
+        return self._encodings(check_texts(texts), special, allow_special, limit)
 
     def encode_pairs(
         self,
@@ -174,6 +175,7 @@ class TextTokenizer(WithRoles):
         limit: Limit | None = None,
     ) -> list[Encoding]:
         """Two texts as one row: `[CLS] question [SEP] paragraph [SEP]`, segment 0 and segment 1."""
+        first, second = check_texts(first), check_texts(second)
         if len(first) != len(second):
             raise QkvError(f"Pairs need as many first texts as second, but there are {len(first)} and {len(second)}.")
         return self._encodings(list(zip(first, second, strict=True)), special, allow_special, limit, pairs=True)
@@ -182,7 +184,7 @@ class TextTokenizer(WithRoles):
         self, rows: Sequence[Sequence[str]], *, special: bool = True, limit: Limit | None = None
     ) -> list[Encoding]:
         """Texts that are cut into words already, as tagged texts are: `words` and `offsets` count by these words."""
-        return self._encodings([list(words) for words in rows], special, False, limit, words=True)
+        return self._encodings([check_texts(words, "word") for words in rows], special, False, limit, words=True)
 
     def _encodings(
         self,

@@ -52,10 +52,9 @@ class TextReader(ModelUse):
 
     def encodings(self, texts: Sequence[str], seconds: Sequence[str] | None = None) -> list[Encoding]:
         """Texts, or with `seconds` pairs of them, as the model reads them; what is longer is cut."""
-        texts = check_texts(texts)
         if seconds is None:
             return self.tokenizer.encodings(texts, limit=self.limit())
-        return self.tokenizer.encode_pairs(texts, check_texts(seconds), limit=self.limit())
+        return self.tokenizer.encode_pairs(texts, seconds, limit=self.limit())
 
     def rows(self, encodings: Sequence[Encoding]) -> TextRows:
         """Encodings as rows of a data set, without segments where the model cannot tell them apart."""
@@ -82,13 +81,6 @@ class TextReader(ModelUse):
                 for number, place in enumerate(places.tolist()):
                     found[place] = _row(output, number, len(encodings[place]), batch.ids.shape[1])
         return found
-
-
-def check_texts(texts: Sequence[str]) -> list[str]:
-    """A list of texts; a single one would be read letter by letter."""
-    if isinstance(texts, str):
-        raise QkvError("Give a list of texts, not a single text: put the one text into brackets.")
-    return list(texts)
 
 
 def _row(output: Any, number: int, length: int, slots: int) -> Any:

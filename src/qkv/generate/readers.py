@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from qkv.data.answers import FoundAnswer, find_answers
-from qkv.data.encoding import Encoding, Limit
+from qkv.data.encoding import Encoding, Limit, check_texts
 from qkv.data.tokenizer import TextTokenizer
 from qkv.errors import QkvError
-from qkv.generate.reader import BATCH_TOKENS, TextReader, check_texts
+from qkv.generate.reader import BATCH_TOKENS, TextReader
 from qkv.models.text_model import TextModel
 from qkv.parts.heads import PretrainingLogits
 from qkv.weights.sentence_folder import write_text_settings

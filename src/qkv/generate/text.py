@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from qkv.data.batches import ordered_batches
+from qkv.data.encoding import check_texts
 from qkv.data.pairs import Pairs
 from qkv.data.sentinels import hearing_sentinels, spells_sentinels
 from qkv.data.tokenizer import TextTokenizer
@@ -198,8 +199,7 @@ class TextToText:
 
     def _outputs(self, texts: Sequence[str], decode: Decode, batch_tokens: int) -> list[list[Result]]:
         """What `decode` makes of each text, in the order of the texts."""
-        if isinstance(texts, str):
-            raise QkvError("Give a list of texts, not a single text: put the one text into brackets.")
+        texts = check_texts(texts)
         results: list[list[Result]] = [[] if text.strip() else [BLANK] for text in texts]
         written = [place for place, outputs in enumerate(results) if not outputs]
         if not written:

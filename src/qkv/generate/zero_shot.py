@@ -12,9 +12,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from qkv.data.encoding import check_texts
 from qkv.data.tokenizer import TextTokenizer
 from qkv.errors import QkvError
-from qkv.generate.reader import BATCH_TOKENS, TextReader, check_texts
+from qkv.generate.reader import BATCH_TOKENS, TextReader
 from qkv.generate.readers import Labelled
 from qkv.generate.use import at_rest
 from qkv.models.image_text_model import ImageTextModel, mean_directions
