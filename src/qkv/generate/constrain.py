@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from qkv.data.token_labels import BYTE_OF
+from qkv.data.encoding import is_text
 from qkv.data.tokenizer import TextTokenizer
 from qkv.errors import QkvError
 from qkv.generate.shape import History
@@ -69,6 +70,8 @@ class Regex(Form):
     pattern: str
 
     def grammar(self, library: Any) -> str:
+        if not is_text(self.pattern):
+            raise QkvError(f"A regular expression is a text, and {self.pattern!r:.60} is no valid one.")
         return str(library.LLMatcher.grammar_from_regex(self.pattern))
 
     def __str__(self) -> str:

@@ -5,12 +5,14 @@ Shapes: b rows, s slots, v vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from pathlib import Path
 
 import torch
 
+from qkv.data.encoding import is_text
 from qkv.data.tokenizer import TextTokenizer
 from qkv.errors import QkvError
 from qkv.files import read_json, write_json
@@ -52,8 +54,8 @@ class Options:
             raise QkvError(f"An output has 1 new token at least, but {self.least} to {self.most} were asked for.")
         if self.alternatives < 0:
             raise QkvError(f"A token has 0 alternatives or more, not {self.alternatives}.")
-        if not isinstance(self.stop_texts, tuple) or not all(self.stop_texts):
-            raise QkvError("Give stop texts as a tuple of texts that are not empty.")
+        if not isinstance(self.stop_texts, tuple) or not all(text and is_text(text) for text in self.stop_texts):
+            raise QkvError("Give stop texts as a tuple of valid texts that are not empty.")
 
 
 DEFAULTS = Options()
@@ -109,8 +111,8 @@ class TextWriter(TextReader):
 
         About `rows` outputs are written together, of prompts of like length; what is written does not depend on it.
         """
-        if isinstance(prompts, str):
-            raise QkvError("Give a list of prompts, not a single text: put the one prompt into brackets.")
+        if isinstance(prompts, str) or not isinstance(prompts, Iterable):
+            raise QkvError(f"Give a list of prompts, not {prompts!r:.60}: put a single one into brackets.")
         encoded = [self.encode(prompt) for prompt in prompts]
         order = sorted(range(len(encoded)), key=lambda place: len(encoded[place]))
         together = max(1, rows // options.strategy.outputs)
@@ -165,13 +167,16 @@ class TextWriter(TextReader):
 
     def encode(self, prompt: Prompt) -> list[int]:
         """The ids of a prompt. A text gets what the tokenizer puts before texts; an empty one is the start token."""
+        parts = list(prompt) if isinstance(prompt, Iterable) and not isinstance(prompt, bytes) else [None]
         if isinstance(prompt, str):
             ids = self._text_ids(prompt)
-        elif prompt and isinstance(prompt[0], Message):
-            ids = chat_prompt(self.tokenizer, [message for message in prompt if isinstance(message, Message)])
-        else:
-            ids = [int(token) for token in prompt if not isinstance(token, Message)]
+        elif parts and all(isinstance(part, Message) for part in parts):
+            ids = chat_prompt(self.tokenizer, [part for part in parts if isinstance(part, Message)])
+        elif all(isinstance(part, Integral) for part in parts):
+            ids = [int(part) for part in parts if isinstance(part, Integral)]
             check_ids(torch.tensor(ids, dtype=torch.long), self.model.vocabulary)
+        else:
+            raise QkvError(f"A prompt is a text, a list of token ids or one of messages, and {prompt!r:.60} is none.")
         if not ids:
             if not self.tokenizer.has("start"):
                 raise QkvError("The prompt is empty and the tokenizer has no start token: give a prompt.")

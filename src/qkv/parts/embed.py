@@ -21,6 +21,8 @@ class TokenEmbedding(nn.Module):
 
     def forward(self, ids: Tensor) -> Tensor:
         """[b s] → [b s d]"""
+        if ids.device.type == "cpu" and not torch.compiler.is_compiling():  # elsewhere looking would make it wait
+            check_ids(ids, len(self.weight))
         x = F.embedding(ids, self.weight)
         return x if self.scale == 1.0 else x * self.scale
 
