@@ -19,8 +19,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from qkv.data.token_labels import BYTE_OF
 from qkv.data.encoding import is_text
+from qkv.data.token_labels import BYTE_OF
 from qkv.data.tokenizer import TextTokenizer
 from qkv.errors import QkvError
 from qkv.generate.shape import History
