@@ -18,7 +18,8 @@ from qkv.parts.attention.kernels.exact import exact
 from qkv.parts.attention.kernels.flash import flash
 from qkv.parts.attention.kernels.flex import flex
 from qkv.parts.attention.kernels.fused import fused
-from qkv.parts.attention.visibility import Causal, Mask, NotPadding, SameDocument, Tokens, Window
+from qkv.parts.attention.kernels.lsh import LSHKernel
+from qkv.parts.attention.visibility import Causal, Everything, Mask, NotPadding, SameDocument, Tokens, Window
 from qkv.parts.context import Context
 from qkv.parts.position import Rotary, rotary_rates
 from tests.parts.attention.cases import LENGTHS, SITUATIONS, documents, mask
@@ -159,6 +160,35 @@ def test_dropout_keeps_the_expectation() -> None:
     for kernel in (exact, fused):
         o = kernel(q, k, v, m, dropout=0.4)
         assert ((o.mean(0) - expected).abs() <= 6 * o.std(0) / draws**0.5 + 1e-5).all()
+
+
+@pytest.mark.parametrize(
+    ("size", "causal", "rounds", "lengths", "after"),
+    [
+        (64, True, 1, None, 0),
+        (256, True, 3, None, 0),
+        (250, True, 2, None, 0),
+        (250, False, 2, [250, 77], 1),
+        (250, True, 2, [250, 0], 0),
+    ],
+)
+def test_hashed_attention_is_what_torch_ops_make_of_it(
+    size: int, causal: bool, rounds: int, lengths: list[int] | None, after: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    side = Tokens(size) if lengths is None else Tokens.padded(torch.tensor(lengths).cuda(), size)
+    rule = (Causal() if causal else Everything()) & (Everything() if lengths is None else NotPadding())
+    m = Mask(rule, side, side, "cuda")
+    q, v = torch.randn(2, 2, size, 24).cuda(), torch.randn(2, 2, size, 40).cuda()
+    pull, found = torch.randn(2, 2, size, 40).cuda(), []
+    for programs in (True, False):
+        kernel = LSHKernel(chunk=16, rounds=rounds, after=after, seed=1)
+        if not programs:
+            monkeypatch.setattr(kernel, "_on_gpu", lambda q, dropout: False)
+        leaves = [x.clone().requires_grad_() for x in (q, q / q.norm(dim=-1, keepdim=True), v)]
+        o = kernel(*leaves, m, scale=1.0)
+        found.append((o.detach(), *torch.autograd.grad(o, leaves, pull)))
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-3)
 
 
 CONTEXTS: dict[str, Callable[[], Context]] = {
