@@ -2,8 +2,8 @@
 
     python bench/lsh_gpu.py
 
-One attention layer of width 512 with 8 heads under a look-ahead mask, projections included, forward and backward, bfloat16:
-ours, the same layer with torch's fastest dense kernel, and the reference's `LSHSelfAttention`.
+One attention layer of width 512 with 8 heads under a look-ahead mask, projections included, forward and backward, in
+bfloat16: ours, the same layer with torch's fastest dense kernel, and the reference's `LSHSelfAttention`.
 """
 
 from __future__ import annotations
