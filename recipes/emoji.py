@@ -105,7 +105,7 @@ def main(
         "image_attention_dropout": 0.1, "text_attention_dropout": 0.1,
     }  # fmt: skip
     augment = InTurn(
-        (RandomResizedCrop((side, side), (0.5, 1.0), (0.8, 1.25)), Flip(), RandAugment(2, 6, 0.5, SAME_THING))
+        (RandomResizedCrop((side, side), (0.5, 1.0), (0.8, 1.25)), Flip(), RandAugment(1, 7, 0.5, SAME_THING))
     )
     optimizer = partial(adamw, learning_rate=learning_rate, betas=(0.9, 0.98), epsilon=1e-6, weight_decay=0.2)
     runs: dict[str, Any] = {}
@@ -150,7 +150,7 @@ def main(
                 "pairs of a batch": rows,
                 "precision": precision,
                 "optimizer": f"adamw {optimizer.keywords}, cosine",
-                "pictures": f"{side} × {side} on white; crops of half the picture or more, mirrored, {SAME_THING}",
+                "pictures": f"{side} × {side} on white; crops of half the picture or more, mirrored, and one of {', '.join(SAME_THING)}",
                 "captions": "one of an emoji's names, or of a drawing's title and keywords, drawn in each epoch",
                 "weights": f"moving average, decay {moving}; the evaluation with the best top 5 on validation emoji",
             },

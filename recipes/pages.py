@@ -23,6 +23,7 @@ class Page:
 
     text: Callable[[dict[str, Any]], str]  # of what result.json says
     runs: tuple[str, ...] = ("",)  # folders with a metrics.jsonl, beneath the recipe's own
+    shown: str | None = None  # a folder of pictures that the page shows, beneath the recipe's own
 
 
 def keep(name: str, page: Page, folder: Path) -> None:
@@ -34,6 +35,8 @@ def keep(name: str, page: Page, folder: Path) -> None:
             shutil.copyfile(folder / run / "metrics.jsonl", kept / run / "metrics.jsonl")
     kept.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(folder / "result.json", kept / "result.json")
+    if page.shown is not None:
+        shutil.copytree(folder / page.shown, kept / page.shown, dirs_exist_ok=True)
 
 
 def evaluations(page: str, run: str) -> list[dict[str, Any]]:

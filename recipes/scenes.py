@@ -64,6 +64,7 @@ KINDS = {
 SIDE = 128
 PHOTOS = {"train": ("train", 0, 4000), "valid": ("train", 4000, 4500), "test": ("test", 0, 1000)}  # file, first, last
 TESTED, VALIDATED = 0.2, 0.1  # shares of each kind's families of emoji
+SCORED = 250  # validation scenes in which objects are looked for at each evaluation
 DRAWN = 6  # test scenes that are drawn with what was found
 SEEN = 0.5  # probability from which on it is drawn
 
@@ -105,9 +106,10 @@ def main(
     how = DetectionTraining(
         batching=RowCount(rows),
         settings=qkv.TrainSettings(
-            steps=steps, precision=precision, device=device, clip=0.1, evaluate_every=max(1, steps // 12), keep=1,
+            steps=steps, precision=precision, device=device, clip=0.1, evaluate_every=max(1, steps // 8), keep=1,
             watch="map", better="higher",
         ),
+        scored=SCORED,
         optimizer=partial(adamw, learning_rate=learning_rate, weight_decay=1e-4),
         schedule=WarmupStableDecay(warmup=min(500, steps // 10), decay=0.35),
     )  # fmt: skip
