@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from qkv.api.loading import load
     from qkv.api.looking import look_at
     from qkv.api.looking_pictures import look_at_pictures
+    from qkv.api.looking_sounds import look_at_sounds
     from qkv.api.pairs import hold_out, read_pairs
     from qkv.api.scores import Scores
     from qkv.api.sound_pretraining import SoundPretraining, pretrain_on_sounds
@@ -98,6 +99,7 @@ __all__ = [
     "load",
     "look_at",
     "look_at_pictures",
+    "look_at_sounds",
     "pairs_of",
     "pretrain_encoder",
     "pretrain_image_model",
@@ -159,6 +161,7 @@ _HOMES = {
     "load": "qkv.api.loading",
     "look_at": "qkv.api.looking",
     "look_at_pictures": "qkv.api.looking_pictures",
+    "look_at_sounds": "qkv.api.looking_sounds",
     "pairs_of": "qkv.api.teaching",
     "pretrain_encoder": "qkv.api.encoders",
     "pretrain_image_model": "qkv.api.image_training",

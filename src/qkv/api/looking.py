@@ -40,11 +40,7 @@ def look_at(
         )
     if blank := [text for text in texts if not text.strip()]:
         raise QkvError(f"There is nothing to look at in {blank[0]!r}: give texts that are not blank.")
-    images = [] if png is None else numbered(Path(png), len(texts))
-    if png is not None and Path(png).suffix.lower() != ".png":
-        raise QkvError(f"An image is written as PNG: name it {Path(png).with_suffix('.png')}, not {png}.")
-    if html is not None and Path(html).resolve() in [image.resolve() for image in images]:
-        raise QkvError(f"The page and the image cannot both be {html}: name two files.")
+    images = checked_files(html, png, len(texts))
     records = _records(model, texts, targets)
     if html is not None:
         write_page(records, Path(html))
@@ -71,6 +67,16 @@ def _records(
         record = record_attention(model.model, read, written, source, target)
         records.append(replace(record, source=text, target=wanted))
     return records
+
+
+def checked_files(html: Path | str | None, png: Path | str | None, count: int) -> list[Path]:
+    """The images to write, one for each input; names that cannot be are told before anyone waits."""
+    images = [] if png is None else numbered(Path(png), count)
+    if png is not None and Path(png).suffix.lower() != ".png":
+        raise QkvError(f"An image is written as PNG: name it {Path(png).with_suffix('.png')}, not {png}.")
+    if html is not None and Path(html).resolve() in [image.resolve() for image in images]:
+        raise QkvError(f"The page and the image cannot both be {html}: name two files.")
+    return images
 
 
 def numbered(file: Path, count: int) -> list[Path]:

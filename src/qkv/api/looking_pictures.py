@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from qkv.api.looking import numbered
+from qkv.api.looking import checked_files
 from qkv.data.images import Source
 from qkv.errors import QkvError
 from qkv.generate.image_readers import ImageReader, check_pictures
@@ -24,11 +24,7 @@ def look_at_pictures(
     pictures = check_pictures(pictures)
     if not pictures:
         raise QkvError("There is no picture to look at: give at least one.")
-    if png is not None and Path(png).suffix.lower() != ".png":
-        raise QkvError(f"An image is written as PNG: name it {Path(png).with_suffix('.png')}, not {png}.")
-    images = [] if png is None else numbered(Path(png), len(pictures))
-    if html is not None and Path(html).resolve() in [image.resolve() for image in images]:
-        raise QkvError(f"The page and the image cannot both be {html}: name two files.")
+    images = checked_files(html, png, len(pictures))
     records = [record_picture(use, picture) for picture in pictures]
     if html is not None:
         write_picture_page(records, use.model, Path(html))

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from qkv.data.sound import Sound
-from qkv.data.sound_features import FilterBank, LogMel, SoundFeatures, WaveFeatures, join_waves
+from qkv.data.sound_features import Features, FilterBank, LogMel, SoundFeatures, WaveFeatures, join_waves
 from qkv.data.sound_processor import write_sound_processor
 from qkv.data.spectra import FBANK_FRAME
 from qkv.errors import QkvError
@@ -73,22 +73,25 @@ class SoundReader(ModelUse):
                     found[number].append((len(samples), answer))
         return found
 
+    def prepared(self, waves: Sequence[Tensor]) -> Features:
+        """Waves [t] as the model reads them; those of less than a frame are filled up with silence."""
+        batch, lengths = join_waves(waves)
+        short = max(0, self.shortest - batch.shape[1])
+        if isinstance(self.features, WaveFeatures):
+            made = self.features(batch, lengths)
+            return Features(F.pad(made.values, (0, short)), lengths.clamp(min=self.shortest))
+        return self.features(F.pad(batch, (0, short)), lengths.clamp(min=self.shortest))
+
     def _hear(self, waves: Sequence[Tensor]) -> list[Tensor]:
         device = next(self.model.parameters()).device
-        batch, lengths = join_waves(waves)
-        if isinstance(self.features, WaveFeatures):  # silence after a sound of less than a frame is no part of it
-            prepared = self.features(batch, lengths)
-            values = F.pad(prepared.values, (0, max(0, self.shortest - batch.shape[1])))
-            real = lengths.clamp(min=self.shortest)
-            output = self.model(values.to(device), lengths=real)
-            assert isinstance(self.model, SoundModel)
-            counts = self.model.frames.frames_of(real).tolist()
+        given = self.prepared(waves)
+        if isinstance(self.model, SoundModel):
+            output = self.model(given.values.to(device), lengths=given.lengths)
+            counts = self.model.frames.frames_of(given.lengths).tolist()
             return [
                 row[:count] if row.ndim == 2 else row for row, count in zip(output.float().cpu(), counts, strict=True)
             ]
-        batch = F.pad(batch, (0, max(0, self.shortest - batch.shape[1])))
-        prepared = self.features(batch, lengths.clamp(min=self.shortest))
-        output = self.model(prepared.values.to(device))
+        output = self.model(given.values.to(device))
         output = output if isinstance(output, Tensor) else output[0]
         return list(output.float().cpu())
 

@@ -6,12 +6,15 @@ patch, d width of the stream, n colours.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from PIL import Image
+from torch import Tensor, nn
 
 from qkv.data.images import Source, shown_source
 from qkv.errors import QkvError
@@ -64,18 +67,9 @@ def record_picture(use: ImageReader, source: Source) -> PictureRecord:
     """Run a model once over a picture and keep every attention map."""
     model = use.model
     pixels = use.preprocessing.pixels(source)  # [3 h w]
-    images = use.preprocessing.normalise(pixels)[None].to(next(model.parameters()).device)
-    ledger = Ledger(model, keep={"weights"})
-    with at_rest(use.model):
-        answer = model(images, ledger=ledger)
-    written = [each for name, each in ledger.entries.items() if name.endswith("/weights")]
-    if not written:
-        raise QkvError("This model wrote no attention weights, so there is nothing to look at.")
-    weights = torch.stack([weight[0] for several in written for weight in several]).float().cpu().numpy()
-    said = ""
-    if isinstance(use, ImageClassifier):
-        shares = answer[0].float().softmax(-1)
-        said = f"{model.head_choice.labels[int(shares.argmax())]} {float(shares.max()):.1%}"
+    images = use.preprocessing.normalise(pixels)[None]
+    weights, answer = kept_attention(model, images)
+    said = likeliest(model.head_choice.labels, answer[0]) if isinstance(use, ImageClassifier) else ""
     return PictureRecord(
         shown_source(source),
         Image.fromarray(pixels.permute(1, 2, 0).numpy()),
@@ -85,6 +79,23 @@ def record_picture(use: ImageReader, source: Source) -> PictureRecord:
         len(model.embed.prefix),
         model.embed.patches.stride[0],
     )
+
+
+def kept_attention(model: nn.Module, given: Tensor) -> tuple[Floats, Any]:
+    """Every attention map of one row [l h q k], and what the model answers."""
+    ledger = Ledger(model, keep={"weights"})
+    with at_rest(model):
+        answer = model(given.to(next(model.parameters()).device), ledger=ledger)
+    written = [each for name, each in ledger.entries.items() if name.endswith("/weights")]
+    if not written:
+        raise QkvError("This model wrote no attention weights, so there is nothing to look at.")
+    return torch.stack([weight[0] for several in written for weight in several]).float().cpu().numpy(), answer
+
+
+def likeliest(labels: Sequence[str], logits: Tensor) -> str:
+    """The label that a model decides for, and its probability."""
+    shares = logits.float().softmax(-1)
+    return f"{labels[int(shares.argmax())]} {float(shares.max()):.1%}"
 
 
 def rolled_out(weights: Floats) -> Floats:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from PIL import Image
@@ -50,10 +50,24 @@ def picture_page(records: Sequence[PictureRecord], model: ImageModel, title: str
         raise QkvError("A page needs at least one picture to show, and it was given none.")
     learned = (
         "<section><h2>What the model has learned of pictures</h2>\n"
-        f"{_figure(draw_filters(model), _FILTERS)}{_figure(draw_similarity(model), _SIMILARITY)}</section>\n"
+        f"{figure_of(draw_filters(model), _FILTERS)}{figure_of(draw_similarity(model), _SIMILARITY)}</section>\n"
     )
     body = "".join(map(_section, records)) + learned
+    return whole_page(title, body)
+
+
+def whole_page(title: str, body: str) -> str:
+    """A page that loads nothing from elsewhere."""
     return _WHOLE.format(title=escaped(title), style=_STYLE, body=body)
+
+
+def layers_of(count: int, draw: Callable[[int], Image.Image]) -> str:
+    """A figure a layer, to be opened; the last one is open."""
+    return "".join(
+        f"<details{' open' if number == count - 1 else ''}><summary>Layer {number + 1}</summary>\n"
+        f"{figure_of(draw(number), '')}</details>\n"
+        for number in range(count)
+    )
 
 
 def write_picture_page(records: Sequence[PictureRecord], model: ImageModel, path: Path) -> Path:
@@ -62,19 +76,16 @@ def write_picture_page(records: Sequence[PictureRecord], model: ImageModel, path
 
 
 def _section(record: PictureRecord) -> str:
-    layers = "".join(
-        f"<details{' open' if number == len(record.weights) - 1 else ''}><summary>Layer {number + 1}</summary>\n"
-        f"{_figure(draw_layer(record, number), '')}</details>\n"
-        for number in range(len(record.weights))
-    )
+    layers = layers_of(len(record.weights), lambda layer: draw_layer(record, layer))
     said = f" · {escaped(record.said)}" if record.said else ""
     return (
-        f"<section><h2>{escaped(record.name)}{said}</h2>\n{_figure(draw_picture(record), _ROLLOUT)}"
-        f"{layers}{_figure(draw_distances(record), _DISTANCES)}</section>\n"
+        f"<section><h2>{escaped(record.name)}{said}</h2>\n{figure_of(draw_picture(record), _ROLLOUT)}"
+        f"{layers}{figure_of(draw_distances(record), _DISTANCES)}</section>\n"
     )
 
 
-def _figure(image: Image.Image, caption: str) -> str:
+def figure_of(image: Image.Image, caption: str) -> str:
+    """An image within the page, with a line under it where there is one."""
     stream = io.BytesIO()
     image.save(stream, "PNG", optimize=True)
     data = base64.b64encode(stream.getvalue()).decode()
