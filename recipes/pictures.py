@@ -4,15 +4,16 @@
     python recipes/pictures.py --data corpora/fashion-mnist --out runs/pictures/fashion-mnist
 
 A ResNet and a ViT of about the same arithmetic learn from all labels of a set and from a tenth of them, each from the
-same number of pictures. A DeiT learns from the ResNet besides; and a ViT that first learned, from all the pictures and
-no label, what hidden patches were learns from the tenth. All scores, on the whole test part, are in `result.json`.
+same number of pictures. A DeiT learns from the ResNet besides, also from the pictures whose labels are not given, which
+the ResNet names; and a ViT that first learned, from all the pictures and no label, what hidden patches were learns from
+the tenth. All scores, on the whole test part, are in `result.json`.
 """
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -35,6 +36,7 @@ from qkv.data.image_rows import ImageRows
 from qkv.data.image_sets import read_image_set
 from qkv.data.plan import RowCount
 from qkv.data.preprocessing import Normalise
+from qkv.data.token_rows import Ints
 from qkv.errors import QkvError
 from qkv.files import read_json, write_json
 from qkv.generate.image_readers import ImageReader
@@ -69,21 +71,35 @@ class Comparison:
         self.normalise: Normalise = plain_preprocessing(train).normalise
         self.result: dict[str, Any] = {"runs": []}
 
-    def of_labels(self, labels: str, rows: ImageRows, seen: int, seed: int) -> ResNetFolder:
+    def of_labels(self, labels: str, given: Places, seen: int, seed: int) -> None:
         """A ResNet, a ViT and a DeiT that the ResNet teaches, on the same labels."""
-        to_train, valid = divided_rows(rows, HELD_OUT, seed)
-        how = self.training(seen, seed, self.budget.rate)
-        resnet = self.resnet(labels, to_train, valid, seen, seed)
-        learn = partial(qkv.train_image_classifier, to_train, valid=valid, sizes=self.sizes, how=how)
-        self.run("ViT", labels, seed, lambda folder: learn(folder).model)
+        places, held = divided_rows(given, HELD_OUT, seed)
+        rows, valid = self.train.some(places.places), self.train.some(held.places)
+        resnet = self.resnet(labels, rows, valid, seen, seed)
         lesson = HardDistillationLoss(resnet.model, normalise=self.normalise)
-        self.run(
-            "DeiT",
-            labels,
-            seed,
-            lambda folder: learn(folder, family="deit", head="distilled", objective=lesson).model,
+        learn = partial(
+            qkv.train_image_classifier, valid=valid, sizes=self.sizes, how=self.training(seen, seed, self.budget.rate)
         )
-        return resnet
+        taught = partial(learn, family="deit", head="distilled", objective=lesson)
+        self.run("ViT", labels, seed, lambda folder: learn(rows, folder).model)
+        self.run("DeiT", labels, seed, lambda folder: taught(rows, folder).model)
+        if len(given) < len(self.train):
+            others = np.setdiff1d(np.arange(len(self.train)), given.places)
+            named = replace(self.train.some(others), labels=self.names_given(resnet.model, self.train.some(others)))
+            both = replace(
+                rows, pixels=np.concatenate([rows.pixels, named.pixels]), labels=np.append(rows.labels, named.labels)
+            )
+            self.run("DeiT, all pictures", labels, seed, lambda folder: taught(both, folder).model)
+
+    def names_given(self, model: nn.Module, rows: ImageRows) -> Ints:
+        """What a model takes pictures for."""
+        device = self.how.settings.torch_device()
+        found = np.zeros(len(rows), np.int64)
+        with torch.no_grad(), self.how.settings.autocast(device):
+            model.eval()
+            for places, batch in ordered_batches(rows, TESTED_AT_ONCE):
+                found[places] = model(batch.to(device).prepared(self.normalise).images).argmax(-1).cpu().numpy()
+        return found
 
     def pretrained(self, seen: int) -> ImageReader:
         """A ViT that has seen all pictures to train on, and no label."""
@@ -94,14 +110,15 @@ class Comparison:
         self.result["pretraining"] = {**asdict(read_result(folder)), "folder": folder.name}
         return found
 
-    def fine_tuned(self, start: ImageReader, labels: str, rows: ImageRows, seen: int, seed: int) -> None:
-        to_train, valid = divided_rows(rows, HELD_OUT, seed)
+    def fine_tuned(self, start: ImageReader, labels: str, given: Places, seen: int, seed: int) -> None:
+        places, held = divided_rows(given, HELD_OUT, seed)
+        rows, valid = self.train.some(places.places), self.train.some(held.places)
         how = self.training(seen, seed, self.budget.fine_tuning_rate)
         self.run(
             "ViT, pre-trained",
             labels,
             seed,
-            lambda folder: qkv.train_image_classifier(to_train, folder, valid=valid, model=start, how=how).model,
+            lambda folder: qkv.train_image_classifier(rows, folder, valid=valid, model=start, how=how).model,
         )
 
     def resnet(self, labels: str, rows: ImageRows, valid: ImageRows, seen: int, seed: int) -> ResNetFolder:
@@ -178,9 +195,29 @@ def sgd(model: nn.Module, rate: float) -> torch.optim.Optimizer:
     return torch.optim.SGD(decay_groups(model, 5e-4), lr=rate, momentum=0.9, nesterov=True, fused=True)
 
 
-def some_labels(rows: ImageRows, share: float, seed: int) -> ImageRows:
+@dataclass(frozen=True)
+class Places:
+    """Where pictures stand in the set, and the classes of them."""
+
+    places: Ints
+    labels: Ints
+    names: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    def some(self, chosen: Sequence[int] | Ints) -> Places:
+        chosen = np.asarray(chosen)
+        return Places(self.places[chosen], self.labels[chosen], self.names)
+
+
+def all_labels(rows: ImageRows) -> Places:
+    return Places(np.arange(len(rows)), rows.labels, rows.names)
+
+
+def some_labels(rows: ImageRows, share: float, seed: int) -> Places:
     """The same share of every class, others for another seed."""
-    return divided_rows(rows, share, 1000 + seed)[1]
+    return divided_rows(all_labels(rows), share, 1000 + seed)[1]
 
 
 def main(
@@ -241,7 +278,7 @@ def main(
         found.fine_tuned(start, "few", some, seen_few, seed)
         longest = max(longest, time.monotonic() - before)
         if seed == 0:
-            found.of_labels("all", train, seen_all, 0)
+            found.of_labels("all", all_labels(train), seen_all, 0)
     print((out / "result.json").read_text(encoding="utf-8"))
 
 

@@ -24,7 +24,7 @@ from qkv.look.curves import Curve, curve_png
 
 PAGE = "pictures"
 SETS = {"cifar-10": "CIFAR-10", "fashion-mnist": "Fashion-MNIST"}
-MODELS = ("ResNet", "ViT", "ViT, pre-trained", "DeiT")
+MODELS = ("ResNet", "ViT", "ViT, pre-trained", "DeiT", "DeiT, all pictures")
 CLOSED = 0.5  # points that count as nothing
 
 
@@ -124,6 +124,7 @@ def findings(result: dict[str, Any]) -> str:
     remedies = [
         ("Pre-training on the pictures without their labels", few, "ViT, pre-trained"),
         ("Distillation from that ResNet", few, "DeiT"),
+        ("Distillation on all the pictures, the others named by that ResNet,", few, "DeiT, all pictures"),
         ("More data, for both,", whole, "ViT"),
         ("More data and distillation", whole, "DeiT"),
     ]
@@ -197,7 +198,8 @@ The paper of ViT finds that without much data it trails convolutional networks o
 neighbouring pixels belong together, and that enough data makes up for it [dosovitskiy2021 §4.3]. Tested here: a ViT of
 {sizes["layers"]} layers of {sizes["width"]} on patches of {sizes["patch"]} × {sizes["patch"]}, and a ResNet-20 of twice the width [he2016 §4.2], which take
 about the same arithmetic a picture and see the same number of pictures. A DeiT is that ViT with a second token, which learns
-from what the ResNet of the same labels finds likeliest [touvron2021 §4]. Pre-training is the paper's own: the mean
+from what the ResNet of the same labels finds likeliest [touvron2021 §4]; with few labels also on all the pictures, where that
+ResNet names those without a label. Pre-training is the paper's own: the mean
 colours of hidden patches [dosovitskiy2021 §B.1.2]. {made_by(some["versions"], some["device"])} Several trainings shared
 the device, so seconds tell less than FLOP.
 

@@ -107,5 +107,5 @@ class PatchEmbed(nn.Module):
         """Patches [b r·k d] with masks and others in the place of those that are hidden."""
         if self.mask_token is None:
             raise QkvError("To hide patches a model needs the vector of a mask: build it with the head 'masked'.")
-        x = x.flatten(0, 1)[hidden.sources]  # [b r·k d]
+        x = x.flatten(0, 1).index_select(0, hidden.sources.flatten()).view_as(x)  # [b r·k d]
         return torch.where(hidden.masked[..., None], self.mask_token.to(x.dtype), x)

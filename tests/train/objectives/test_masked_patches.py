@@ -1,5 +1,6 @@
 """Hidden patches: what is asked, of which patches, and that it can be learned."""
 
+from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
@@ -86,3 +87,13 @@ def test_what_does_not_fit_is_told() -> None:
         LOSS(small_model("vit", "classification"), batch())
     with pytest.raises(QkvError, match="leave the mixing of pictures out"):
         LOSS(small_model("vit", "masked"), batch(mixing=Mixing()))
+
+
+@pytest.mark.gpu
+@torch.no_grad()
+def test_a_gpu_hides_and_finds_the_same() -> None:
+    model, asked = small_model("vit", "masked"), batch(augment=Flip(), seed=4)
+    here = LOSS.measure(model, asked)
+    there = LOSS.measure(deepcopy(model).cuda(), asked.to("cuda"))
+    torch.testing.assert_close(there["loss"].total.cpu(), here["loss"].total, atol=1e-2, rtol=1e-3)
+    assert there["loss"].count == here["loss"].count

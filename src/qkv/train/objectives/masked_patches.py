@@ -50,7 +50,7 @@ class MaskedPatchLoss:
         logits = model(self.normalise(pixels), hidden=hidden)  # [b n v]
         side = model.embed.patches.kernel_size
         wanted = patch_colours(pixels, (side[0], side[1])).flatten()[hidden.places]  # [m]
-        said = widened(logits.flatten(0, 1)[hidden.places])  # [m v]
+        said = widened(logits.flatten(0, 1).index_select(0, hidden.places))  # [m v]
         loss = F.cross_entropy(said, wanted, reduction="sum")
         right = (said.argmax(-1) == wanted).sum()
         return {"loss": Loss(loss, len(wanted)), "accuracy": Loss(right, len(wanted))}
