@@ -8,6 +8,10 @@ class QkvError(Exception):
     """Bad input or a broken file. The command line prints it on one line and exits with code 2."""
 
 
+class QkvWarning(Warning):
+    """Something that is allowed and hardly meant. The command line prints it on one line and goes on."""
+
+
 def nearest_or_all(name: str, known: Iterable[str]) -> str:
     """How to end the sentence about a name that is not known: by the one that was meant, or by all there are."""
     known = list(known)

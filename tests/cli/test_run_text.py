@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -292,3 +293,20 @@ def test_the_hub_is_asked_in_a_process_of_its_own() -> None:
     environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=environment)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+
+
+def test_a_vocabulary_of_molecules_is_told_how_they_are_cut(tmp_path: Path) -> None:
+    folder = tmp_path / "molecules"
+    save_reader(folder, "masked")
+    size = load(folder, "cpu").tokenizer.size
+    for file in ("tokenizer.json", "tokenizer_config.json"):
+        (folder / file).unlink()
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"cCNO()=1.", ">>", "Br"]
+    (folder / "vocab.txt").write_text("\n".join([*words, *(f"[{number}C]" for number in range(size - len(words)))]))
+    guessed = qkv("run", folder, "BrC[MASK]CO>>CCCO")
+    assert guessed.code == 0
+    assert re.fullmatch(r"qkv: .* does not know \d+ of the \d+ pieces .*--split smiles.*\n", guessed.err)
+    split = qkv("run", folder, "BrC[MASK]CO>>CCCO", "--split", "smiles", "--n-best", "1")
+    assert (split.code, split.err) == (0, "")
+    assert re.match(r"BrC.*CO>>CCCO$", split.out.split("\t")[-1].strip())
+    refused(qkv("run", folder, "C", "--split", "smile"), "did you mean smiles?")

@@ -11,6 +11,8 @@ import transformers
 from safetensors.torch import save_file
 
 import qkv
+from qkv.errors import QkvWarning
+from qkv.weights.convert import convert
 from qkv.weights.load import load_model, load_sentence_model
 from qkv.weights.maps.catalogue import PUBLISHED
 from qkv.weights.published import save_published
@@ -138,6 +140,36 @@ def test_rxnmapper_recovers_hidden_tokens_as_the_reference_does(tmp_path):
     recovered(model, ids[:1, : lengths[0]], words["[MASK]"], least=0.8)
     again = reopened(model, tmp_path / "written", "AlbertForMaskedLM")
     assert torch.equal(again(ids).logits, reference(ids).logits)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(("name", "architecture"), [("rxnfp-bert", "Bert"), ("rxnmapper-albert", "Albert")])
+def test_reactions_are_read_as_smiles(name, architecture, tmp_path):
+    """As their packages cut them, which their files do not say: a person does, and then it stands in the folder."""
+    folder = rewritten(name, tmp_path / "read", model_type=architecture.lower())
+    kind = "ForMaskedLM" if architecture == "Albert" else "ForPreTraining"
+    config = json.loads((folder / "config.json").read_text()) | {"architectures": [architecture + kind]}
+    (folder / "config.json").write_text(json.dumps(config))
+    ids, lengths, words = reactions(folder)
+    texts = ["".join(reaction.split()) for reaction in REACTIONS]
+    with pytest.warns(QkvWarning, match=r"does not know .* of the .* pieces .*--split smiles"):
+        qkv.load(folder, "cpu").run([f"[MASK]{texts[0]}"])
+
+    reference = getattr(transformers, architecture + "ForMaskedLM").from_pretrained(folder).eval()
+    convert(folder, tmp_path / "split", split="smiles")
+    for use in (qkv.load(folder, "cpu", split="smiles"), qkv.load(tmp_path / "split", "cpu")):
+        assert use.tokenizer.encode(texts, special=True) == [
+            row[:length].tolist() for row, length in zip(ids, lengths, strict=True)
+        ]
+        row = ids[0, : lengths[0]].tolist()
+        for slot in (3, 8, 13):
+            hidden = [*row[:slot], words["[MASK]"], *row[slot + 1 :]]
+            shares = reference(torch.tensor([hidden])).logits[0, slot].softmax(-1)
+            (found,) = use.run(["".join(use.tokenizer.spelling(token) for token in hidden[1:-1])], best=3)
+            top = shares.topk(3)
+            assert [filling.token for filling in found] == [use.tokenizer.spelling(int(i)) for i in top.indices]
+            close(torch.tensor([filling.probability for filling in found]), top.values)
+            assert found[0].text == texts[0]  # what was hidden is recovered, and the reaction is whole again
 
 
 def recovered(masked, ids, mask, least):

@@ -8,6 +8,7 @@ from typing import Any
 from qkv.data.gguf_tokenizer import tokenizer_of_gguf
 from qkv.data.preprocessing_files import read_preprocessing
 from qkv.data.published_tokenizer import read_tokenizer, read_tokenizers
+from qkv.data.splitting import split_by
 from qkv.data.tokenizer import TextTokenizer
 from qkv.errors import QkvError
 from qkv.files import read_json
@@ -56,7 +57,12 @@ USES: dict[str, type[TextReader]] = {
 
 
 def load(
-    folder: Path | str, device: str = "auto", head: HeadChoice | None = None, *, offline: bool | None = None
+    folder: Path | str,
+    device: str = "auto",
+    head: HeadChoice | None = None,
+    *,
+    offline: bool | None = None,
+    split: str | None = None,
 ) -> Any:
     """The model and tokenizer of a folder, our own or a published one, ready to run.
 
@@ -66,19 +72,21 @@ def load(
     `Listener`, `Transcriber`, `SoundClassifier`, `SoundEncoder` or `SoundStateReader`. With a `head` a model of one row
     gets that one in place of its own, new where the folder has nothing for it. `folder` may be a GGUF or llama2.c file,
     or a model's name on the hub, of which `offline` takes only what was fetched before. `auto` takes CUDA where there
-    is one.
+    is one. Texts are cut by `split` where a vocabulary needs it and its files do not say so: "smiles".
     """
     place = TrainSettings(steps=1, device=device).torch_device()
     folder = local_folder(folder, offline=offline)
     if head is None and is_sentence_folder(folder):
         head = read_sentence_folder(folder).head
     model = load_model(folder, place, head)
+    if split is not None and not isinstance(model, TextModel):
+        raise QkvError(f"The texts of {folder} cannot be split by {split}: only models of one row of text can.")
     if isinstance(model, TextModel) and model.head_choice.kind == "embedding":
-        return SentenceEncoder(model, tokenizer_of(folder), *read_text_settings(folder))
+        return SentenceEncoder(model, tokenizer_of(folder, split), *read_text_settings(folder))
     if isinstance(model, TextModel) and model.head_choice.kind in TextWriter.kinds:
-        return TextWriter(model, tokenizer_of(folder), read_ends(folder))
+        return TextWriter(model, tokenizer_of(folder, split), read_ends(folder))
     if isinstance(model, TextModel):
-        return use_of(model, tokenizer_of(folder))
+        return use_of(model, tokenizer_of(folder, split))
     if isinstance(model, DetectionModel):
         return Detector(model, read_preprocessing(folder))
     if isinstance(model, ImageModel) and model.head_choice.kind == "keypoints":
@@ -101,8 +109,13 @@ def use_of(model: TextModel, tokenizer: TextTokenizer) -> TextReader:
     return USES[model.head_choice.kind](model, tokenizer)
 
 
-def tokenizer_of(place: Path) -> TextTokenizer:
+def tokenizer_of(place: Path, split: str | None = None) -> TextTokenizer:
     """The tokenizer of a text model's folder; of a single file the one it holds, or the one that stands beside it."""
+    found = _tokenizer_of(place)
+    return found if split is None else split_by(found, split)
+
+
+def _tokenizer_of(place: Path) -> TextTokenizer:
     if not place.is_file():
         return read_tokenizer(place)
     with place.open("rb") as stream:

@@ -36,6 +36,9 @@ def convert(
     model_type: Annotated[
         str | None, typer.Option(help="Kind of model, where an old config.json does not say it, such as bert.")
     ] = None,
+    split: Annotated[
+        str | None, typer.Option(help="How texts are cut, where a vocabulary needs it and its files are silent: smiles")
+    ] = None,
     shard_size: Annotated[str, typer.Option(help="Most bytes of one file of weights, such as 500MB or 5GB.")] = "5GB",
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the model in a folder that has one.")] = False,
 ) -> None:
@@ -46,13 +49,14 @@ def convert(
 
     \b
     Example:
-      qkv convert checkpoints/rxnfp-bert published/rxnfp-bert --model-type bert
+      qkv convert checkpoints/rxnfp-bert published/rxnfp-bert --model-type bert --split smiles
       qkv convert checkpoints/stories15m/stories15M.bin published/stories15m
     """
     from qkv.weights.convert import convert as rewrite
 
+    size = bytes_of(shard_size)
     written = rewrite(
-        source, out, dtype=dtype, model_type=model_type, shard_bytes=bytes_of(shard_size), overwrite=overwrite
+        source, out, dtype=dtype, model_type=model_type, split=split, shard_bytes=size, overwrite=overwrite
     )
     typer.echo(f"Written: {written}")
 

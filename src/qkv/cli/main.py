@@ -1,6 +1,7 @@
 """The `qkv` command itself: its verbs, and how every error ends as one line and an exit code."""
 
 import sys
+import warnings
 from collections.abc import Sequence
 from typing import Annotated, Any
 
@@ -12,7 +13,7 @@ from qkv.cli.look import look
 from qkv.cli.models import models
 from qkv.cli.run import run
 from qkv.cli.train import train
-from qkv.errors import QkvError
+from qkv.errors import QkvError, QkvWarning
 
 app = typer.Typer(
     name="qkv",
@@ -49,6 +50,7 @@ def every_verb(
 
 # What BadParameter is a kind of, as is every error of typing a command; typer gives it no name of its own.
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]
+SHOW = warnings.showwarning
 NO_MEMORY = ("allocate memory", "out of memory")
 
 
@@ -58,7 +60,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     `certify` has a code of its own: 1 where answers differ.
     """
     try:
-        code = app(arguments, prog_name="qkv", standalone_mode=False)  # the code of a typer.Exit, else None
+        with warnings.catch_warnings():
+            warnings.showwarning = tell
+            code = app(arguments, prog_name="qkv", standalone_mode=False)  # the code of a typer.Exit, else None
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
     except UsageError as error:
@@ -72,6 +76,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         return complain("There is not enough memory for this: take a smaller model, shorter texts or smaller batches.")
     return code or 0
+
+
+def tell(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, file: Any = None, line: Any = None
+) -> None:
+    """What is hardly meant, on one line; warnings of others as they are."""
+    if issubclass(category, QkvWarning):
+        print("qkv:", message, file=sys.stderr)
+    else:
+        SHOW(message, category, filename, lineno, file, line)
 
 
 def complain_of_usage(error: Any) -> int:

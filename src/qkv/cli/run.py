@@ -59,14 +59,14 @@ KINDS = {
         ("beams", "n_best", "length_penalty", *WritingOptions.__dataclass_fields__),
         at_once=64,
     ),
-    "Classifier": Kind("a classifier", "classifiers", classify, ("second",)),
-    "Rater": Kind("a model that gives numbers", "models that give numbers", rate, ("second",)),
-    "Tagger": Kind("a tagger", "taggers", tag, ()),
-    "Answerer": Kind("an answerer", "answerers", answer, ("context", "threshold")),
-    "MaskFiller": Kind("a masked model", "masked models", fill, ("n_best",)),
-    "SentenceEncoder": Kind("an embedding model", "embedding models", embed, ("similar",)),
+    "Classifier": Kind("a classifier", "classifiers", classify, ("second", "split")),
+    "Rater": Kind("a model that gives numbers", "models that give numbers", rate, ("second", "split")),
+    "Tagger": Kind("a tagger", "taggers", tag, ("split",)),
+    "Answerer": Kind("an answerer", "answerers", answer, ("context", "threshold", "split")),
+    "MaskFiller": Kind("a masked model", "masked models", fill, ("n_best", "split")),
+    "SentenceEncoder": Kind("an embedding model", "embedding models", embed, ("similar", "split")),
     "Describer": Kind("a model that embeds descriptions", "models that embed descriptions", embed, ()),
-    "StateReader": Kind("a model without a head", "models without a head", read_states, ()),
+    "StateReader": Kind("a model without a head", "models without a head", read_states, ("split",)),
     "Transcriber": Kind(
         "a model that writes down speech",
         "models that write down speech",
@@ -145,7 +145,7 @@ def run(
     if reading.second and contexts:
         raise QkvError("--second belongs to a classifier and --context to an answerer: give one of the two.")
     found = read_inputs(texts, inputs, reading.second or contexts)
-    loaded = load(model, device)
+    loaded = load(model, device, split=reading.split)
     kind = KINDS.get(type(loaded).__name__)
     if kind is None:
         raise QkvError(f"{model} does not read text: qkv run is for models of text.")

@@ -33,6 +33,9 @@ class ReadingOptions:
     similar: Annotated[
         list[str] | None, typer.Option(help="For embeddings: tell how like this text the inputs are; may be repeated.")
     ] = None
+    split: Annotated[
+        str | None, typer.Option(help="How texts are cut, where a vocabulary needs it and its files are silent: smiles")
+    ] = None
 
 
 def in_json(**values: Any) -> str:

@@ -5,6 +5,7 @@ Shapes: b rows of a batch, s slots.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +18,7 @@ from qkv.data.batches import ordered_batches
 from qkv.data.encoding import Encoding, Limit
 from qkv.data.text_rows import TextRows
 from qkv.data.tokenizer import TextTokenizer
-from qkv.errors import QkvError
+from qkv.errors import QkvError, QkvWarning
 from qkv.generate.use import ModelUse, at_rest
 from qkv.models.text_model import TextModel
 from qkv.weights.save import save_model
@@ -70,6 +71,7 @@ class TextReader(ModelUse):
             raise QkvError(
                 "One of the texts has no token, so there is nothing to read in it: give texts that say something."
             )
+        self._doubt(encodings)
         rows = replace(self.rows(encodings), original=np.arange(len(encodings)))
         found: list[Any] = [None] * len(encodings)
         device = next(self.model.parameters()).device
@@ -81,6 +83,22 @@ class TextReader(ModelUse):
                 for number, place in enumerate(places.tolist()):
                     found[place] = _row(output, number, len(encodings[place]), batch.ids.shape[1])
         return found
+
+    def _doubt(self, encodings: Sequence[Encoding]) -> None:
+        """Texts that the vocabulary hardly knows are read, with a remark: the answer is about nothing."""
+        if not self.tokenizer.has("unknown"):
+            return
+        marks = [mark for encoding in encodings for mark in zip(encoding.ids, encoding.special, strict=True)]
+        own = [token for token, special in marks if not special]
+        unknown = own.count(self.tokenizer.unknown)
+        if 4 * unknown > len(own):
+            warnings.warn(
+                f"The model's vocabulary does not know {unknown:,} of the {len(own):,} pieces of these texts"
+                ": are they of the kind it reads? One of molecules may need --split smiles, in Python "
+                'load(…, split="smiles").',
+                QkvWarning,
+                stacklevel=3,
+            )
 
 
 def _row(output: Any, number: int, length: int, slots: int) -> Any:

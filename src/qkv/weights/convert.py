@@ -12,6 +12,8 @@ from torch import Tensor
 
 from qkv.data.gguf_tokenizer import read_llama2c as read_llama2c_tokenizer
 from qkv.data.gguf_tokenizer import tokenizer_of_gguf
+from qkv.data.published_tokenizer import read_tokenizer
+from qkv.data.splitting import split_by
 from qkv.data.tokenizer import TextTokenizer
 from qkv.errors import QkvError
 from qkv.files import read_json, write_json
@@ -41,6 +43,7 @@ def convert(
     model_type: str | None = None,
     shard_bytes: int = SHARD_BYTES,
     overwrite: bool = False,
+    split: str | None = None,
     offline: bool | None = None,
     say: Callable[[str], None] = say_aside,
 ) -> Path:
@@ -48,7 +51,8 @@ def convert(
     A folder may be one of CTranslate2's, of Whisper.
 
     The tensors of a folder keep their names and, without a `dtype`, their precision; its tokenizer and licence come
-    along. `model_type` is for folders from before `config.json` said it.
+    along. `model_type` is for folders from before `config.json` said it. With `split` the tokenizer is written as one
+    that cuts texts so, where a folder does not say it: "smiles".
     """
     source = local_folder(source, offline=offline, pickles=True, say=say)
     if not source.exists():
@@ -64,6 +68,8 @@ def convert(
             copy_beside(source, passing)
         if isinstance(more, TextTokenizer):
             more.save(passing / "tokenizer.json")
+        if split is not None:
+            split_by(read_tokenizer(passing), split).save(passing / "tokenizer.json")
         for name, content in more.items() if isinstance(more, dict) else ():
             write_json(passing / name, content)
         _try(passing, out)
