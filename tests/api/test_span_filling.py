@@ -1,4 +1,4 @@
-"""Pre-training as T5 was, whole, on a little text: gaps are filled, runs go on, the reference opens what comes of it."""
+"""Pre-training as T5 was, whole, on a little text: gaps are filled, runs go on, the reference opens what is left."""
 
 from functools import partial
 
@@ -137,7 +137,9 @@ def test_no_text_and_no_token_are_said(tmp_path):
         pretrain_text_to_text([" "], tmp_path / "run", hold_out=0, tokenizer=tokenizer.with_roles(start="<pad>"))
 
 
-def test_a_model_without_sentinels_is_refused(tmp_path):
+def test_a_model_without_sentinels_and_what_would_do_nothing_are_refused(tmp_path):
     model = train_tiny(tmp_path / "tiny")
+    with pytest.raises(QkvError, match="a model or sizes, not both"):
+        pretrain_text_to_text(DOCUMENTS, tmp_path / "run", model=model, sizes=SIZES)
     with pytest.raises(QkvError, match="no sentinels such as <extra_id_0>"):
         pretrain_text_to_text(DOCUMENTS, tmp_path / "run", model=model)

@@ -1,4 +1,4 @@
-"""Published encoder-decoders as folders: random weights, vocabularies learnt on the spot, rounded up as real ones are."""
+"""Published encoder-decoders as folders: random weights, and vocabularies learnt on the spot."""
 
 from pathlib import Path
 

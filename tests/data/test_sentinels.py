@@ -46,6 +46,14 @@ def test_texts_with_gaps_are_cut_as_the_reference_cuts_them(t5):
     assert not any(token in sentinels_of(ours) for row in ours.encode(GAPS) for token in row)
 
 
+def test_a_published_tokenizer_file_hears_them_too(t5, tmp_path):
+    _, theirs = t5
+    theirs.save_pretrained(tmp_path)
+    assert (tmp_path / "tokenizer.json").exists()
+    hearing = hearing_sentinels(read_tokenizer(tmp_path))
+    assert hearing.encode(GAPS, special=True) == theirs(GAPS)["input_ids"]
+
+
 def test_they_are_shown_as_the_reference_shows_them(t5):
     ours, theirs = t5
     for row in theirs(GAPS, add_special_tokens=False)["input_ids"]:

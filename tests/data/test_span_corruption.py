@@ -1,5 +1,6 @@
 """Cut-out stretches: nothing is lost between source and target, and the shares are those of the paper."""
 
+import pickle
 from itertools import pairwise
 
 import numpy as np
@@ -74,7 +75,17 @@ def test_a_text_of_the_whole_length_fills_the_source(length):
     assert whole + 1 - lost + count + 1 > length
 
 
+def test_other_processes_make_the_same_rows():
+    texts = TokenRows.from_lists([list(range(10, 60))] * 5, 0)
+    corrupt = SpanCorruption(texts, SENTINELS, end=1, start=0, seed=3)
+    assert np.array_equal(pickle.loads(pickle.dumps(corrupt))(2).source.ids, corrupt(2).source.ids)
+
+
 def test_settings_that_cannot_be_are_refused():
+    with pytest.raises(QkvError, match="between 0 and 1"):
+        whole_length(32, rate=1.5)
+    with pytest.raises(QkvError, match="at least 3"):
+        whole_length(2)
     texts = TokenRows.from_lists([list(range(100))], 0)
     with pytest.raises(QkvError, match="needs 6 sentinels, but there are 2"):
         SpanCorruption(texts, [7, 8], end=1, start=0)

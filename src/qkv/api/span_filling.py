@@ -10,7 +10,7 @@ import torch
 from qkv.api.choices import NewTokenizer, Sizes, choose_sizes
 from qkv.api.runs import MakeOptimizer, check_folder, parameters_of, run_training, typical_batch, validation
 from qkv.api.texts import chosen_tokenizer, fingerprint_of_texts, held_out
-from qkv.api.training import EvaluateText, check_family, check_trainable, leave_tokenizers
+from qkv.api.training import EvaluateText, check_family, check_kept, leave_tokenizers
 from qkv.data.batches import Batches
 from qkv.data.encoding import Limit
 from qkv.data.in_processes import InProcesses
@@ -31,6 +31,9 @@ from qkv.train.schedules import Linear, Schedule
 from qkv.train.settings import TrainSettings
 
 SETTINGS = TrainSettings(minutes=5, evaluate_every=200, save_every=200, keep=1)
+TOKENIZER: NewTokenizer | TextTokenizer = NewTokenizer("unigram", 8000)
+FAMILY = "t5"
+SIZES: Sizes = "desk"
 
 
 @dataclass(frozen=True)
@@ -65,9 +68,9 @@ def pretrain_text_to_text(
     valid: Sequence[str] | None = None,
     hold_out: float = 0.02,
     model: TextToText | None = None,
-    tokenizer: NewTokenizer | TextTokenizer = NewTokenizer("unigram", 8000),  # noqa: B008 (frozen)
-    family: str = "t5",
-    sizes: Sizes = "desk",
+    tokenizer: NewTokenizer | TextTokenizer = TOKENIZER,
+    family: str = FAMILY,
+    sizes: Sizes = SIZES,
     length: int = 128,
     cutting_out: CuttingOut = CuttingOut(),  # noqa: B008 (frozen)
     batching: Batching = RowCount(16),  # noqa: B008 (frozen)
@@ -89,13 +92,13 @@ def pretrain_text_to_text(
     """
     folder = Path(folder)
     check_family(family)
+    check_kept(model, tokenizer=tokenizer != TOKENIZER, family=family != FAMILY, sizes=sizes != SIZES)
     check_folder(folder, resume, overwrite)
     to_train, to_validate = held_out(texts, valid, hold_out)
     if model is None:
         cutter = with_sentinels(chosen_tokenizer(to_train, tokenizer, folder, resume))
         chosen = choose_sizes(family, sizes, cutter, cutter)
     else:
-        check_trainable(model)
         cutter, chosen = model.source_tokenizer, model.model.sizes
         if cutter is not model.target_tokenizer or not sentinels_of(cutter):
             raise QkvError("The model's tokenizer has no sentinels such as <extra_id_0>: gaps are for models like T5.")

@@ -90,8 +90,14 @@ def train_text_to_text(
     say = (reporter or Reporter()).say
     folder = Path(folder)
     check_family(family)
-    if model is not None:
-        _check_kept(model, tokenizer, target_tokenizer, family, sizes, initialise)
+    check_kept(
+        model,
+        tokenizer=tokenizer != TOKENIZER,
+        target_tokenizer=target_tokenizer is not None,
+        family=family != FAMILY,
+        sizes=sizes != SIZES,
+        initialise=initialise is not None,
+    )
     check_folder(folder, resume, overwrite)
     pairs = list(pairs)
     if valid is None and data.hold_out:
@@ -166,32 +172,17 @@ def check_family(family: str) -> None:
         raise QkvError(f"Family {family} does not turn one text into another: take one such as transformer or t5.")
 
 
-def _check_kept(
-    model: TextToText,
-    tokenizer: NewTokenizer | TextTokenizer,
-    target_tokenizer: NewTokenizer | TextTokenizer | None,
-    family: str,
-    sizes: Sizes,
-    initialise: Callable[[SequenceToSequence], None] | None,
-) -> None:
-    """A model that is trained further is what it is: another choice would do nothing."""
-    check_trainable(model)
-    for name, chosen in (
-        ("tokenizer", tokenizer != TOKENIZER),
-        ("target_tokenizer", target_tokenizer is not None),
-        ("family", family not in (FAMILY, model.model.family)),
-        ("sizes", sizes != SIZES),
-        ("initialise", initialise is not None),
-    ):
-        if chosen:
-            raise QkvError(f"A model that is trained further keeps what it is: give a model or {name}, not both.")
-
-
-def check_trainable(model: TextToText) -> None:
+def check_kept(model: TextToText | None, **chosen: bool) -> None:
+    """A model that is trained further is what it is: what is chosen beside it would do nothing."""
+    if model is None:
+        return
     if not isinstance(model, TextToText):
         raise QkvError(f"A {type(model).__name__} does not turn one text into another: give a model such as T5.")
     if not any(parameter.requires_grad for parameter in model.model.parameters()):
         raise QkvError("All of the model is frozen, so nothing can be learned: freeze fewer layers.")
+    for name, differs in chosen.items():
+        if differs:
+            raise QkvError(f"A model that is trained further keeps what it is: give a model or {name}, not both.")
 
 
 def _new(

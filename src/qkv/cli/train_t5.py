@@ -42,8 +42,7 @@ def t5(
         --size width=32,key_width=16,hidden=64,heads=2,layers=1 --length 32 --steps 60 --hold-out 0 --out runs/t5
       qkv run runs/t5 'And God saw <extra_id_0> that it was good.' --max-tokens 10
     """
-    from qkv.api.choices import NewTokenizer
-    from qkv.api.span_filling import CuttingOut, pretrain_text_to_text
+    from qkv.api.span_filling import FAMILY, TOKENIZER, CuttingOut, pretrain_text_to_text
     from qkv.cli.spellings import tokenizer_of
     from qkv.data.plan import RowCount
     from qkv.train.reporter import Reporter
@@ -53,9 +52,9 @@ def t5(
     whole = new.model is not None and adapt.lora is None
     optimizer = optimizer_of(run, adapt, 1e-4 if whole else 1e-3)
     reporter = Reporter()
-    tokenizer = tokenizer_of(new.tokenizer) if new.tokenizer else NewTokenizer("unigram", 8000)
+    tokenizer = tokenizer_of(new.tokenizer) if new.tokenizer else TOKENIZER
     length = run.length or 128
-    sizes = new_sizes(new, "t5", length)
+    sizes = new_sizes(new, FAMILY, length)
     model = loaded(new, run, adapt)
     texts, valid = read_corpus(corpus, reporter)
     with watched(run):
@@ -66,7 +65,7 @@ def t5(
             hold_out=corpus.hold_out,
             model=model,
             tokenizer=tokenizer,
-            family=new.family or "t5",
+            family=new.family or FAMILY,
             sizes=sizes,
             length=length,
             cutting_out=CuttingOut(cut_out, stretch),
