@@ -2,7 +2,7 @@
 
 import pytest
 
-from qkv.data.reading_tokenizer import for_reading, for_writing
+from qkv.data.reading_tokenizer import for_captions, for_reading, for_writing
 from qkv.data.tokenizer import TextTokenizer
 
 TEXTS = ["And God said, Let there be light.", "And there was light."]
@@ -29,3 +29,18 @@ def test_what_stands_around_texts_already_stays() -> None:
     assert for_reading(reading) is reading
     (ids,) = reading.encode(TEXTS[:1], special=True)
     assert (ids[0], ids[-1]) == (reading.classifier, reading.separator)
+
+
+@pytest.mark.parametrize("kind", ["word", "characters", "bpe", "wordpiece", "unigram", "bytes"])
+def test_a_caption_ends_with_the_largest_id(kind: str, tmp_path) -> None:
+    plain = TextTokenizer.train(kind, TEXTS, vocabulary=None if kind in ("word", "characters", "bytes") else 280)
+    tokenizer = for_captions(plain)
+    (ids,) = plain.encode(TEXTS[:1])
+    assert tokenizer.encode(TEXTS[:1], special=True) == [[tokenizer.start, *ids, tokenizer.end]]
+    assert tokenizer.end == tokenizer.size - 1 == plain.size + 1
+    assert tokenizer.encode(["<|endoftext|>"], special=True)[0].count(tokenizer.end) == 1  # a text cannot spell it
+    tokenizer.save(tmp_path / "tokenizer.json")
+    again = TextTokenizer.load(tmp_path / "tokenizer.json")
+    assert again.encode(TEXTS, special=True) == tokenizer.encode(TEXTS, special=True)
+    assert (again.start, again.end, again.pad) == (tokenizer.start, tokenizer.end, tokenizer.pad)
+    assert for_captions(tokenizer) is tokenizer
