@@ -82,7 +82,7 @@ def main(
     width: int = 192,
     layers: Annotated[int, typer.Option(help="of the encoder, and of the decoder")] = 3,
     queries: int = 20,
-    learning_rate: float = 4e-4,
+    learning_rate: float = 6e-4,
     precision: Literal["float32", "bfloat16"] = "bfloat16",
     device: str = "auto",
     workers: Annotated[int, typer.Option(help="processes that compose scenes")] = 6,

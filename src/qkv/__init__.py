@@ -14,7 +14,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from qkv.api.caption_training import CaptionTraining, train_image_text
     from qkv.api.choices import DataSettings, NewTokenizer
+    from qkv.api.detection_training import DetectionTraining, train_detector
     from qkv.api.distilling import Distillation, student_of
     from qkv.api.encoders import pretrain_encoder
     from qkv.api.families import family_sizes
@@ -40,13 +42,19 @@ if TYPE_CHECKING:
     from qkv.api.speech_training import SpeechTraining, train_listener
     from qkv.api.teaching import labels_of, pairs_of, texts_of
     from qkv.api.training import read_result, train_text_to_text
+    from qkv.data.boxes import read_box_table, read_coco
+    from qkv.data.captioned import Captioned, read_captions
+    from qkv.data.composing import Composer
     from qkv.data.image_files import read_image_folder
     from qkv.data.image_sets import read_image_set, rows_of_images
+    from qkv.data.stored_boxes import StoredBoxes, store_boxes
     from qkv.data.stored_sounds import SpokenWaves, stored_waves
     from qkv.data.tokenizer import TextTokenizer
     from qkv.errors import QkvError
+    from qkv.generate.detect import Detector
     from qkv.generate.hearing import Hearing
     from qkv.generate.image_readers import ImageClassifier
+    from qkv.generate.image_text import ImageTextReader
     from qkv.generate.language import Options, TextWriter
     from qkv.generate.listen import Listener
     from qkv.generate.readers import Answerer, Classifier, MaskFiller, SentenceEncoder, Tagger
@@ -60,13 +68,19 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Answerer",
+    "CaptionTraining",
+    "Captioned",
     "Classifier",
+    "Composer",
     "DataSettings",
+    "DetectionTraining",
+    "Detector",
     "Distillation",
     "FineTuning",
     "HeadChoice",
     "Hearing",
     "ImageClassifier",
+    "ImageTextReader",
     "ImageTraining",
     "Listener",
     "LoRA",
@@ -81,6 +95,7 @@ __all__ = [
     "SoundTraining",
     "SpeechTraining",
     "SpokenWaves",
+    "StoredBoxes",
     "Tagger",
     "TextToText",
     "TextTokenizer",
@@ -105,15 +120,21 @@ __all__ = [
     "pretrain_image_model",
     "pretrain_on_sounds",
     "pretrain_text_to_text",
+    "read_box_table",
+    "read_captions",
+    "read_coco",
     "read_image_folder",
     "read_image_set",
     "read_pairs",
     "read_result",
     "rows_of_images",
+    "store_boxes",
     "stored_waves",
     "student_of",
     "texts_of",
+    "train_detector",
     "train_image_classifier",
+    "train_image_text",
     "train_language_model",
     "train_listener",
     "train_sound_classifier",
@@ -122,13 +143,19 @@ __all__ = [
 
 _HOMES = {
     "Answerer": "qkv.generate.readers",
+    "CaptionTraining": "qkv.api.caption_training",
+    "Captioned": "qkv.data.captioned",
     "Classifier": "qkv.generate.readers",
+    "Composer": "qkv.data.composing",
     "DataSettings": "qkv.api.choices",
+    "DetectionTraining": "qkv.api.detection_training",
+    "Detector": "qkv.generate.detect",
     "Distillation": "qkv.api.distilling",
     "FineTuning": "qkv.api.fine_tuning",
     "HeadChoice": "qkv.models.head_choice",
     "Hearing": "qkv.generate.hearing",
     "ImageClassifier": "qkv.generate.image_readers",
+    "ImageTextReader": "qkv.generate.image_text",
     "ImageTraining": "qkv.api.image_training",
     "Listener": "qkv.generate.listen",
     "LoRA": "qkv.train.adapt",
@@ -143,6 +170,7 @@ _HOMES = {
     "SoundTraining": "qkv.api.sound_training",
     "SpeechTraining": "qkv.api.speech_training",
     "SpokenWaves": "qkv.data.stored_sounds",
+    "StoredBoxes": "qkv.data.stored_boxes",
     "Tagger": "qkv.generate.readers",
     "TextToText": "qkv.generate.text",
     "TextTokenizer": "qkv.data.tokenizer",
@@ -167,15 +195,21 @@ _HOMES = {
     "pretrain_image_model": "qkv.api.image_training",
     "pretrain_on_sounds": "qkv.api.sound_pretraining",
     "pretrain_text_to_text": "qkv.api.span_filling",
+    "read_box_table": "qkv.data.boxes",
+    "read_captions": "qkv.data.captioned",
+    "read_coco": "qkv.data.boxes",
     "read_image_folder": "qkv.data.image_files",
     "read_image_set": "qkv.data.image_sets",
     "read_pairs": "qkv.api.pairs",
     "read_result": "qkv.api.training",
     "rows_of_images": "qkv.data.image_sets",
+    "store_boxes": "qkv.data.stored_boxes",
     "stored_waves": "qkv.data.stored_sounds",
     "student_of": "qkv.api.distilling",
     "texts_of": "qkv.api.teaching",
+    "train_detector": "qkv.api.detection_training",
     "train_image_classifier": "qkv.api.image_training",
+    "train_image_text": "qkv.api.caption_training",
     "train_language_model": "qkv.api.language",
     "train_listener": "qkv.api.speech_training",
     "train_sound_classifier": "qkv.api.sound_training",

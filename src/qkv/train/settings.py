@@ -28,6 +28,10 @@ HIGHER_IS_BETTER = frozenset(
         "exact",
         "exact_match",
         "f1",
+        "top5",
+        "text_accuracy",
+        "map",
+        "map50",
     ]
 )
 
