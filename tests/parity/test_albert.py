@@ -1,8 +1,12 @@
 """ALBERT against the reference library's, with noise on every parameter: outputs, gradients, files both ways."""
 
-import pytest
-from transformers import AlbertConfig
+import json
 
+import pytest
+from transformers import AlbertConfig, AlbertModel
+
+from qkv.errors import QkvError
+from qkv.weights.load import load_model
 from tests.parity.published import Case, check_both_ways, check_gradients, check_outputs, reference_pair
 
 CONFIG = {
@@ -24,6 +28,12 @@ CASES = {
     ),
     "tables as wide as the stream, one layer": Case(
         "AlbertForMaskedLM", AlbertConfig(**{**CONFIG, "embedding_size": 24, "num_hidden_layers": 1}, hidden_act="gelu")
+    ),
+    "two groups of two layers, run three and two times": Case(
+        "AlbertForMaskedLM", AlbertConfig(**{**CONFIG, "num_hidden_layers": 5}, num_hidden_groups=2, inner_group_num=2)
+    ),
+    "three groups, for a label": Case(
+        "AlbertForSequenceClassification", AlbertConfig(**CONFIG, num_hidden_groups=3, num_labels=2)
     ),
     "pooled": Case("AlbertModel", AlbertConfig(**CONFIG)),
     "classification": Case("AlbertForSequenceClassification", AlbertConfig(**CONFIG, num_labels=3)),
@@ -47,3 +57,17 @@ def test_gradients_agree(pair):
 
 def test_what_is_exported_the_reference_opens(pair, tmp_path):
     check_both_ways(pair, tmp_path)
+
+
+def test_groups_that_the_files_or_the_layers_do_not_have_are_refused(tmp_path):
+    folder = tmp_path / "reference"
+    AlbertModel(AlbertConfig(**CONFIG)).save_pretrained(folder)
+    config = json.loads((folder / "config.json").read_text())
+    for change, said in [
+        ({"num_hidden_groups": 2}, r"lack tensors: encoder\.albert_layer_groups\.1\.albert_layers\.0\."),
+        ({"inner_group_num": 2}, r"lack tensors: encoder\.albert_layer_groups\.0\.albert_layers\.1\."),
+        ({"num_hidden_groups": 9}, "9 groups cannot share 3 layers"),
+    ]:
+        (folder / "config.json").write_text(json.dumps(config | change))
+        with pytest.raises(QkvError, match=said):
+            load_model(folder)

@@ -216,8 +216,10 @@ CONFIGS = {
         ("bert", {"classifier_dropout": 2.0}, "classifier_dropout"),
         ("bert", {"rotary": True}, "could change what BERT computes: rotary"),
         ("bert", {"type_vocab_size": 0}, "segments"),
-        ("albert", {"num_hidden_groups": 2}, "num_hidden_groups"),
-        ("albert", {"inner_group_num": 2}, "inner_group_num"),
+        (
+            "albert",
+            {"inner_group_num": 2},
+        ),
         ("albert", {"num_memory_blocks": 1}, "num_memory_blocks"),
         ("roformer", {"rotary_value": True}, "rotary_value"),
         ("distilbert", {"sinusoidal_pos_embds": True}, "sinusoidal_pos_embds"),

@@ -69,9 +69,10 @@ def test_the_bias_is_added_to_the_scores() -> None:
 def test_repeated_blocks_run_again_and_are_saved_once() -> None:
     """Depth without parameters. [lan2020 §3.1]"""
     steps, x = [Step(2, 0), Step(1, 5)], torch.randn(1, 3, 4)
-    torch.testing.assert_close(Stack(steps, repeats=3)(x, CTX), 2 * (2 * (2 * x + 5) + 5) + 5)
+    torch.testing.assert_close(Stack(steps, order=[0, 1] * 3)(x, CTX), 2 * (2 * (2 * x + 5) + 5) + 5)
     assert [len(step.seen) for step in steps] == [3, 3]
+    torch.testing.assert_close(Stack(steps, order=[0, 0, 1])(x, CTX), 4 * x + 5)
     norm = LayerNorm(4)
-    torch.testing.assert_close(Stack([Step(1, 1)], norm, repeats=2)(x, CTX), norm(x + 2))
-    stack = Stack([Attention(4, 2)], repeats=12)
+    torch.testing.assert_close(Stack([Step(1, 1)], norm, order=[0, 0])(x, CTX), norm(x + 2))
+    stack = Stack([Attention(4, 2)], order=[0] * 12)
     assert stack.state_dict().keys() == Stack([Attention(4, 2)]).state_dict().keys()

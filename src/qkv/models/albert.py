@@ -1,4 +1,4 @@
-"""ALBERT: a BERT whose layers are all the same one, and whose token table is narrow. [lan2020 §3.1]"""
+"""ALBERT: a BERT whose layers share their weights, and whose token table is narrow. [lan2020 §3.1]"""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from functools import partial
 import torch
 from torch import nn
 
+from qkv.errors import QkvError
 from qkv.models.head_choice import HeadChoice, make_head
 from qkv.models.initial import initialise_normal
 from qkv.models.text_model import TextModel
@@ -32,7 +33,9 @@ class AlbertSizes:
     width: int
     hidden: int
     heads: int
-    layers: int  # how often the one layer runs
+    layers: int  # how often the one layer runs; where there are groups, how often one of them does
+    groups: int = 1  # sets of weights: those of the first layers, of the next ones, …
+    group_layers: int = 1  # of each group, which run one after the other
     activation: str = "gelu_tanh"
     epsilon: float = 1e-12  # of the norms
     dropout: float = 0.0  # of what each sub-layer adds, and of the embeddings
@@ -69,6 +72,17 @@ SIZES = {
 }
 
 
+def running_order(sizes: AlbertSizes) -> list[int]:
+    """Which block runs when: each group for its share of the layers, and in each of them all that the group has.
+
+    Where the layers cannot be shared out evenly, some groups run once more than others, as in published models.
+    """
+    if sizes.groups > sizes.layers:
+        raise QkvError(f"{sizes.groups} groups cannot share {sizes.layers} layers: give as many layers at least.")
+    groups = [int(layer / (sizes.layers / sizes.groups)) for layer in range(sizes.layers)]
+    return [group * sizes.group_layers + number for group in groups for number in range(sizes.group_layers)]
+
+
 def albert(sizes: AlbertSizes, head: HeadChoice) -> TextModel:
     width, narrow, dropout = sizes.width, sizes.embedding, sizes.dropout
     activation = find_activation(sizes.activation)
@@ -81,10 +95,12 @@ def albert(sizes: AlbertSizes, head: HeadChoice) -> TextModel:
         logits = TiedHead(tokens, bias=True) if sizes.tied else LogitHead(narrow, sizes.vocabulary, bias=True)
         return MaskedHead(width, narrow, activation, LayerNorm(narrow, sizes.epsilon), logits)
 
-    layer = Block(
-        attention=PostNorm(norm(), Attention(width, sizes.heads, dropout=sizes.attention_dropout), dropout),
-        feed_forward=PostNorm(norm(), MLP(width, sizes.hidden, activation), dropout),
-    )
+    def layer() -> Block:
+        return Block(
+            attention=PostNorm(norm(), Attention(width, sizes.heads, dropout=sizes.attention_dropout), dropout),
+            feed_forward=PostNorm(norm(), MLP(width, sizes.hidden, activation), dropout),
+        )
+
     tokens = TokenEmbedding(sizes.vocabulary, narrow)
     model = TextModel(
         embed=Embed(
@@ -95,7 +111,7 @@ def albert(sizes: AlbertSizes, head: HeadChoice) -> TextModel:
             norm=LayerNorm(narrow, sizes.epsilon),
             project=nn.Linear(narrow, width),
         ),
-        stack=Stack([layer], repeats=sizes.layers),
+        stack=Stack([layer() for _ in range(sizes.groups * sizes.group_layers)], order=running_order(sizes)),
         head=make_head(
             head,
             width,

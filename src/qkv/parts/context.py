@@ -21,6 +21,7 @@ class Ledger:
     def __init__(self, model: nn.Module, keep: Iterable[str]) -> None:
         self.keep = frozenset(keep)
         self.entries: dict[str, list[Tensor]] = {}
+        self.order: list[tuple[str, int]] = []  # of all that was written: the entry, and its place there
         self._names = {id(module): name for name, module in model.named_modules()}
 
     def wants(self, kind: str) -> bool:
@@ -28,7 +29,10 @@ class Ledger:
 
     def write(self, module: nn.Module, kind: str, value: Tensor) -> None:
         if kind in self.keep:
-            self.entries.setdefault(f"{self._names[id(module)]}/{kind}", []).append(value)
+            name = f"{self._names[id(module)]}/{kind}"
+            written = self.entries.setdefault(name, [])
+            self.order.append((name, len(written)))
+            written.append(value)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

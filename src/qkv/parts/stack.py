@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from torch import Tensor, nn
@@ -13,7 +13,7 @@ from qkv.parts.context import Context
 class Stack(nn.Module):
     """x → bias for all blocks → block after block → final norm and dropout, where there are any.
 
-    With `repeats` the same blocks run again and again: depth without parameters [lan2020 §3.1].
+    With an `order` blocks run by their numbers, some again and again: depth without parameters [lan2020 §3.1].
     """
 
     def __init__(
@@ -22,18 +22,17 @@ class Stack(nn.Module):
         norm: nn.Module | None = None,
         bias: nn.Module | None = None,
         dropout: float = 0.0,
-        repeats: int = 1,
+        order: Sequence[int] | None = None,
     ) -> None:
         super().__init__()
-        self.repeats = repeats
         self.blocks, self.norm, self.bias = nn.ModuleList(blocks), norm, bias
+        self.order = range(len(self.blocks)) if order is None else order
         self.dropout = nn.Dropout(dropout)  # after the norm, as in T5 [raffel2020 §2.1]
 
     def forward(self, x: Tensor, ctx: Context) -> Tensor:
         ctx = self._with_bias(ctx)
-        for _ in range(self.repeats):
-            for block in self.blocks:
-                x = block(x, ctx)
+        for number in self.order:
+            x = self.blocks[number](x, ctx)
         if self.norm is not None:
             x = self.norm(x, ctx)
         return self.dropout(x)
@@ -44,10 +43,9 @@ class Stack(nn.Module):
         The norm falls on what leaves only, never on what the next block reads.
         """
         ctx, found = self._with_bias(ctx), []
-        for _ in range(self.repeats):
-            for block in self.blocks:
-                x = block(x, ctx)
-                found.append(self.dropout(x if self.norm is None else self.norm(x, ctx)))
+        for number in self.order:
+            x = self.blocks[number](x, ctx)
+            found.append(self.dropout(x if self.norm is None else self.norm(x, ctx)))
         return found
 
     def _with_bias(self, ctx: Context) -> Context:

@@ -33,13 +33,13 @@ def test_weights_need_the_ledger():
 
 def test_blocks_that_run_again_are_counted_again():
     model, ids = small_bert("states"), torch.randint(4, 31, (2, 5))
-    model.stack = Stack(model.stack.blocks, repeats=2)
+    model.stack = Stack(model.stack.blocks, order=[0, 0, 1, 0])
     with traced(model, states=True, weights=True) as trace:
         model(ids, ledger=trace.ledger)
     assert len(trace.states) == 5
-    names = list(trace.ledger.entries)
-    third = trace.ledger.entries[names[0]][1]
-    assert trace.attention(3) is third
+    first, second = trace.ledger.entries.values()
+    expected = [first[0], first[1], second[0], first[2]]
+    assert all(mine is theirs for mine, theirs in zip(trace.weights, expected, strict=True))
 
 
 def test_an_encoder_comes_before_its_decoder():

@@ -39,11 +39,9 @@ class Trace:
 
     @property
     def weights(self) -> list[Tensor]:
-        """[b h q k] of each attention. Blocks that run several times have written several times, in turn."""
-        entries = [found for name, found in self.ledger.entries.items() if name.endswith(f"/{WEIGHTS}")]
-        if len({len(found) for found in entries}) > 1:
-            raise QkvError("Some attentions ran more often than others: their weights cannot be put in order.")
-        return [found[i] for i in range(len(entries[0])) for found in entries] if entries else []
+        """[b h q k] of each attention. Blocks that run several times have written several times."""
+        written = [place for place in self.ledger.order if place[0].endswith(f"/{WEIGHTS}")]
+        return [self.ledger.entries[name][number] for name, number in written]
 
     def state(self, layer: int) -> State:
         if not 0 <= layer < len(self.states):

@@ -10,21 +10,18 @@ from qkv.weights.published import PublishedFamily
 from qkv.weights.rules import Map, rename_modules
 
 BASE = "albert."
-LAYER = f"{BASE}encoder.albert_layer_groups.0.albert_layers.0"  # the only one
-BLOCK = "stack.blocks.0"
 PREDICTIONS, ORDER, POOLER = "predictions", "sop_classifier.classifier", f"{BASE}pooler"
 
 # fmt: off
-MODULES = [
-    (f"{BASE}encoder.embedding_hidden_mapping_in",  "embed.project"),
-    (f"{LAYER}.attention.query",                    f"{BLOCK}.attention.mixer.project.query"),
-    (f"{LAYER}.attention.key",                      f"{BLOCK}.attention.mixer.project.key"),
-    (f"{LAYER}.attention.value",                    f"{BLOCK}.attention.mixer.project.value"),
-    (f"{LAYER}.attention.dense",                    f"{BLOCK}.attention.mixer.out"),
-    (f"{LAYER}.attention.LayerNorm",                f"{BLOCK}.attention.norm"),
-    (f"{LAYER}.ffn",                                f"{BLOCK}.feed_forward.mixer.inner"),
-    (f"{LAYER}.ffn_output",                         f"{BLOCK}.feed_forward.mixer.outer"),
-    (f"{LAYER}.full_layer_layer_norm",              f"{BLOCK}.feed_forward.norm"),
+LAYER = [
+    ("attention.query",         "attention.mixer.project.query"),
+    ("attention.key",           "attention.mixer.project.key"),
+    ("attention.value",         "attention.mixer.project.value"),
+    ("attention.dense",         "attention.mixer.out"),
+    ("attention.LayerNorm",     "attention.norm"),
+    ("ffn",                     "feed_forward.mixer.inner"),
+    ("ffn_output",              "feed_forward.mixer.outer"),
+    ("full_layer_layer_norm",   "feed_forward.norm"),
 ]
 # fmt: on
 
@@ -33,10 +30,23 @@ def rules(sizes: AlbertSizes, head: HeadChoice | None) -> Map:
     assert head is not None
     return [
         *embedding_rules(BASE),
-        *rename_modules(MODULES),
+        *rename_modules([(f"{BASE}encoder.embedding_hidden_mapping_in", "embed.project"), *layers(sizes)]),
         *pooler_rules(POOLER, head, sizes.width),
         *own_head(sizes, head),
         *task_rules(head),
+    ]
+
+
+def layers(sizes: AlbertSizes) -> list[tuple[str, str]]:
+    """Groups of layers, which we count through."""
+    return [
+        (
+            f"{BASE}encoder.albert_layer_groups.{group}.albert_layers.{number}.{theirs}",
+            f"stack.blocks.{group * sizes.group_layers + number}.{ours}",
+        )
+        for group in range(sizes.groups)
+        for number in range(sizes.group_layers)
+        for theirs, ours in LAYER
     ]
 
 
@@ -60,6 +70,8 @@ CONFIG = ConfigMap(
         Size("intermediate_size", "hidden"),
         Size("num_attention_heads", "heads"),
         Size("num_hidden_layers", "layers"),
+        Size("num_hidden_groups", "groups", absent=1),
+        Size("inner_group_num", "group_layers", absent=1),
         activation("hidden_act", absent="gelu_new"),
         Size("layer_norm_eps", "epsilon", absent=1e-12),
         Size("hidden_dropout_prob", "dropout", absent=0.0),
@@ -68,7 +80,7 @@ CONFIG = ConfigMap(
         Size("tie_word_embeddings", "tied", absent=True),
     ),
     fixed={"model_type": ("albert",)},
-    fixed_by_default={"num_hidden_groups": (1,), "inner_group_num": (1,)},
+    fixed_by_default={},
     never={
         "position_embedding_type": ("absolute",),
         "is_decoder": (False,),
