@@ -21,7 +21,7 @@ def shrunk(sizes: Any, **given: Any) -> Any:
     """
     whole = {field.name: getattr(sizes, field.name) for field in fields(sizes)}
     numbers = {name: value for name, value in whole.items() if isinstance(value, int) and not isinstance(value, bool)}
-    fixed = {"vocabulary": 23, "source_vocabulary": 19}
+    fixed = {"vocabulary": 23, "source_vocabulary": 19, "experts": 4}
     small = {name: fixed[name] for name in numbers if name in fixed}
     small |= {name: 2 for name in numbers if name.endswith(("heads", "layers"))}
     rest = {name: value for name, value in numbers.items() if name not in small and value > SMALL}

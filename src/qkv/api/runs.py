@@ -17,6 +17,7 @@ from qkv.train.adapt.lora import adaptations, merge, merged
 from qkv.train.adjust import Adjust
 from qkv.train.evaluation import Measure, ValidationLoss
 from qkv.train.loop import train
+from qkv.train.objectives.expert_losses import with_expert_losses
 from qkv.train.objectives.loss import Objective
 from qkv.train.reporter import Reporter
 from qkv.train.run_folder import RunFolder
@@ -93,7 +94,7 @@ def run_training(
     use.model.to(settings.torch_device())
     train(
         use.model,
-        objective,
+        with_expert_losses(use.model, objective),
         batches,
         settings,
         run,
@@ -125,7 +126,7 @@ def validation(
     if rows is not None:
         longest = int(max(sizes.max() for sizes in rows.sizes))
         batches = [batch for _, batch in ordered_batches(rows, max(VALIDATION_TOKENS, longest))]
-        losses = ValidationLoss(objective, batches)
+        losses = ValidationLoss(with_expert_losses(use.model, objective), batches)
 
     def figures(model: nn.Module) -> dict[str, float]:
         measured = dict(losses(model)) if losses is not None else {}

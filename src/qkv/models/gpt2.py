@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import torch
+from torch import nn
 
 from qkv.models.head_choice import HeadChoice, make_head
 from qkv.models.initial import initialise_normal
@@ -14,13 +15,17 @@ from qkv.parts.attention.attention import Attention
 from qkv.parts.attention.visibility import Causal
 from qkv.parts.block import Block
 from qkv.parts.embed import Embed, TokenEmbedding
+from qkv.parts.experts import Experts
 from qkv.parts.feedforward import MLP, find_activation
 from qkv.parts.heads import LogitHead, TiedHead
 from qkv.parts.norm import LayerNorm
 from qkv.parts.pool import LastToken
 from qkv.parts.position import Learned
 from qkv.parts.residual import PreNorm
+from qkv.parts.routing import Router
 from qkv.parts.stack import Stack
+
+JITTER = 0.01  # of what routers read in training, where there are experts [fedus2022 §2.2]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +42,7 @@ class GPT2Sizes:
     embedding_dropout: float = 0.1
     attention_dropout: float = 0.1
     tied: bool = True  # one matrix for input and output [press2017 §3]
+    experts: int | None = None  # in every other block, in place of its feed-forward [fedus2022 §2]
 
 
 def _published(width: int, layers: int, heads: int) -> GPT2Sizes:
@@ -56,19 +62,24 @@ def gpt2(sizes: GPT2Sizes, head: HeadChoice) -> TextModel:
     width = sizes.width
     norm = partial(LayerNorm, width, sizes.epsilon)
 
-    def block() -> Block:
+    def feed_forward(layer: int) -> nn.Module:
+        activation = find_activation(sizes.activation)
+        if sizes.experts is None or layer % 2 == 0:
+            return MLP(width, sizes.hidden, activation)
+        return Experts(width, sizes.hidden, Router(width, sizes.experts, jitter=JITTER), activation)
+
+    def block(layer: int) -> Block:
         attention = Attention(width, sizes.heads, visibility=Causal(), dropout=sizes.attention_dropout)
-        feed_forward = MLP(width, sizes.hidden, find_activation(sizes.activation))
         return Block(
             attention=PreNorm(norm(), attention, sizes.dropout),
-            feed_forward=PreNorm(norm(), feed_forward, sizes.dropout),
+            feed_forward=PreNorm(norm(), feed_forward(layer), sizes.dropout),
         )
 
     tokens = TokenEmbedding(sizes.vocabulary, width)
     language = partial(TiedHead, tokens) if sizes.tied else partial(LogitHead, width, sizes.vocabulary)
     model = TextModel(
         embed=Embed(tokens, Learned(sizes.positions, width), sizes.embedding_dropout),
-        stack=Stack([block() for _ in range(sizes.layers)], norm()),
+        stack=Stack([block(layer) for layer in range(sizes.layers)], norm()),
         head=make_head(head, width, {"language": language}, pool=LastToken, dropout=sizes.dropout, bias=False),
         longest=sizes.positions,
     )

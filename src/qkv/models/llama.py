@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from qkv.errors import QkvError
 from qkv.models.head_choice import HeadChoice, make_head
@@ -124,6 +125,15 @@ SIZES = {
 
 
 def llama(sizes: LlamaSizes, head: HeadChoice) -> TextModel:
+    activation = find_activation(sizes.activation)
+    feed_forward = partial(GatedMLP, sizes.width, sizes.hidden, activation, bias=sizes.feed_forward_bias)
+    model = assemble(sizes, head, feed_forward)
+    initialise_normal(model)
+    return model
+
+
+def assemble(sizes: LlamaSizes, head: HeadChoice, feed_forward: Callable[[], nn.Module]) -> TextModel:
+    """The model with this feed-forward in each block."""
     width, head_width = sizes.width, sizes.head_width or sizes.width // sizes.heads
     norm = partial(RMSNorm, width, sizes.epsilon)
     rotary = Rotary(stretched_rates(sizes, head_width), rotate_halves)
@@ -141,22 +151,16 @@ def llama(sizes: LlamaSizes, head: HeadChoice) -> TextModel:
             dropout=sizes.attention_dropout,
             rotary=rotary,
         )
-        activation = find_activation(sizes.activation)
-        return Block(
-            attention=PreNorm(norm(), attention),
-            feed_forward=PreNorm(norm(), GatedMLP(width, sizes.hidden, activation, bias=sizes.feed_forward_bias)),
-        )
+        return Block(attention=PreNorm(norm(), attention), feed_forward=PreNorm(norm(), feed_forward()))
 
     tokens = TokenEmbedding(sizes.vocabulary, width)
     language = partial(TiedHead, tokens) if sizes.tied else partial(LogitHead, width, sizes.vocabulary)
-    model = TextModel(
+    return TextModel(
         embed=Embed(tokens),
         stack=Stack([block() for _ in range(sizes.layers)], norm()),
         head=make_head(head, width, {"language": language}, pool=LastToken, dropout=sizes.head_dropout, bias=False),
         longest=sizes.positions,
     )
-    initialise_normal(model)
-    return model
 
 
 def stretched_rates(sizes: LlamaSizes, head_width: int) -> Tensor:

@@ -82,45 +82,56 @@ SIZES = {
 
 
 def t5(sizes: T5Sizes) -> EncoderDecoder:
-    width, dropout = sizes.width, sizes.dropout
-    norm = partial(RMSNorm, width, sizes.epsilon)
+    model = assemble(sizes, lambda layer: dense(sizes), lambda layer: dense(sizes))
+    initialise(model, sizes)
+    return model
+
+
+def dense(sizes: T5Sizes) -> nn.Module:
+    """The feed-forward of one block."""
     if sizes.feed_forward not in FEED_FORWARDS:
         known = ", ".join(FEED_FORWARDS)
         raise QkvError(f"T5 has no feed-forward called {sizes.feed_forward}: there are {known}.")
-    feed_forward = partial(FEED_FORWARDS[sizes.feed_forward], width, sizes.hidden, dropout=dropout)
+    return FEED_FORWARDS[sizes.feed_forward](sizes.width, sizes.hidden, dropout=sizes.dropout)
+
+
+def assemble(
+    sizes: T5Sizes, of_encoder: Callable[[int], nn.Module], of_decoder: Callable[[int], nn.Module]
+) -> EncoderDecoder:
+    """Both stacks, with the feed-forward that is given for each block by its number, from 0."""
+    width, dropout = sizes.width, sizes.dropout
+    norm = partial(RMSNorm, width, sizes.epsilon)
     # Queries and keys start so small that no scale is needed. [raffel2020 §2.1]
     head_options: HeadOptions = {"key_width": sizes.key_width, "bias": False, "scale": 1.0, "dropout": dropout}
     looking_back: HeadOptions = {**head_options, "visibility": Causal()}
 
-    def encoder_block() -> Block:
+    def encoder_block(layer: int) -> Block:
         return Block(
             attention=PreNorm(norm(), Attention(width, sizes.heads, **head_options), dropout),
-            feed_forward=PreNorm(norm(), feed_forward(), dropout),
+            feed_forward=PreNorm(norm(), of_encoder(layer), dropout),
         )
 
-    def decoder_block() -> Block:
+    def decoder_block(layer: int) -> Block:
         return Block(
             attention=PreNorm(norm(), Attention(width, sizes.heads, **looking_back), dropout),
             cross=PreNorm(norm(), CrossAttention(width, sizes.heads, **head_options), dropout),
-            feed_forward=PreNorm(norm(), feed_forward(), dropout),
+            feed_forward=PreNorm(norm(), of_decoder(layer), dropout),
         )
 
     buckets = partial(RelativeBuckets, sizes.heads, sizes.buckets, sizes.farthest)
     tokens = TokenEmbedding(sizes.vocabulary, width)
     scale = width**-0.5 if sizes.scaled else 1.0
-    model = EncoderDecoder(
+    return EncoderDecoder(
         source=Embed(tokens, dropout=dropout),
         encoder=Stack(
-            [encoder_block() for _ in range(sizes.encoder_layers)], norm(), buckets(looks_ahead=True), dropout
+            [encoder_block(layer) for layer in range(sizes.encoder_layers)], norm(), buckets(looks_ahead=True), dropout
         ),
         target=Embed(tokens, dropout=dropout),
         decoder=Stack(
-            [decoder_block() for _ in range(sizes.decoder_layers)], norm(), buckets(looks_ahead=False), dropout
+            [decoder_block(layer) for layer in range(sizes.decoder_layers)], norm(), buckets(looks_ahead=False), dropout
         ),
         head=TiedHead(tokens, scale=scale) if sizes.tied else LogitHead(width, sizes.vocabulary, scale=scale),
     )
-    initialise(model, sizes)
-    return model
 
 
 def initialise(model: EncoderDecoder, sizes: T5Sizes) -> None:

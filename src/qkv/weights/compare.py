@@ -24,6 +24,7 @@ from qkv.models.text_model import TextModel
 from qkv.parts.attention.visibility import NotPadding, Tokens
 from qkv.parts.pool import FirstToken
 from qkv.parts.position import positions_in_documents
+from qkv.parts.routing import Router
 from qkv.weights.compare_images import picture_answers, picture_sizes, sees_pictures, with_end
 from qkv.weights.compare_scenes import scene_answers, scene_sizes, sees_scenes
 from qkv.weights.compare_sounds import hears_sounds, sound_answers, sound_lengths
@@ -74,8 +75,16 @@ def settings_for(
         for count in rows:
             for cached in (False, True) if looks_back(model) else (False,):
                 for padding in paddings if length > 1 else PADDINGS[:1]:
-                    found.append(Setting(length, count, padding, cached))
+                    if padding != "left" or not fills_experts(model, length):
+                        found.append(Setting(length, count, padding, cached))
     return found
+
+
+def fills_experts(model: Model, length: int) -> bool:
+    """Whether a row of this length can fill an expert. In the other library padding takes places too, so that a text
+    with padding before it loses tokens that it keeps here."""
+    capacities = [module.capacity for module in model.modules() if isinstance(module, Router)]
+    return any(each is not None and (each.tokens is None or each.tokens < length) for each in capacities)
 
 
 def looks_back(model: Model) -> bool:

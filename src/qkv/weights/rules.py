@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from qkv.errors import QkvError
+from qkv.weights.gather import Gather
 
 NAMED_AT_MOST = 6  # missing tensors an error lists before it only counts them
 
@@ -134,7 +135,7 @@ class Computed:
     compute: Callable[[], Tensor]
 
 
-Map = Sequence[Rename | Split | Drop | Copy | Computed]
+Map = Sequence[Rename | Split | Gather | Drop | Copy | Computed]
 Spelling = Callable[[str], str]  # from a name that rules know to how a file has it
 
 
@@ -181,7 +182,7 @@ def to_ours(
 def sources_of(rules: Map, ours: str) -> tuple[str, ...]:
     """Those of theirs that make one of ours: what a person finds in the file, or misses there."""
     for rule in rules:
-        if isinstance(rule, Rename | Split):
+        if isinstance(rule, Rename | Split | Gather):
             for name in rule.our_names:
                 if found := _pattern(name).fullmatch(ours):
                     return tuple(source.format(*found.groups()) for source in rule.their_names)
@@ -193,7 +194,7 @@ def check_kinds(
 ) -> None:
     """Each of theirs must have the shape that makes ours as `wanted`, and hold fractions where ours do."""
     for rule in rules:
-        if not isinstance(rule, Rename | Split):
+        if not isinstance(rule, Rename | Split | Gather):
             continue
         for index in _indices(rule.our_names, wanted):
             names = [name.format(index) for name in rule.our_names]

@@ -37,9 +37,9 @@ class ClassificationLoss:
     def __call__(self, model: TextModel, batch: ClassBatch) -> Loss:
         return self.measure(model, batch)["loss"]
 
-    def measure(self, model: TextModel, batch: ClassBatch) -> dict[str, Loss]:
+    def measure(self, model: TextModel, batch: ClassBatch, ledger: Ledger | None = None) -> dict[str, Loss]:
         """The loss, and the share of right decisions."""
-        logits = self.predictions(model, batch).logits  # [b c]
+        logits = self.predictions(model, batch, ledger).logits  # [b c]
         loss = class_entropy(logits, batch.labels, self.smoothing, self.weights)
         right = (logits.argmax(-1) == batch.labels).sum()
         return {"loss": Loss(loss, batch.labelled), "accuracy": Loss(right, batch.labelled)}
@@ -63,9 +63,9 @@ class TagLoss:
     def __call__(self, model: TextModel, batch: TagBatch) -> Loss:
         return self.measure(model, batch)["loss"]
 
-    def measure(self, model: TextModel, batch: TagBatch) -> dict[str, Loss]:
+    def measure(self, model: TextModel, batch: TagBatch, ledger: Ledger | None = None) -> dict[str, Loss]:
         """The loss, and the share of words that are tagged right."""
-        logits = self.predictions(model, batch).logits  # [b s c]
+        logits = self.predictions(model, batch, ledger).logits  # [b s c]
         loss = class_entropy(logits.flatten(0, 1), batch.tags.flatten(), self.smoothing, self.weights)
         right = (logits.argmax(-1) == batch.tags).sum()
         return {"loss": Loss(loss, batch.tagged), "accuracy": Loss(right, batch.tagged)}
@@ -83,8 +83,8 @@ class RegressionLoss:
     def __call__(self, model: TextModel, batch: ValueBatch) -> Loss:
         return self.measure(model, batch)["loss"]
 
-    def measure(self, model: TextModel, batch: ValueBatch) -> dict[str, Loss]:
-        logits = answer(model, batch)  # [b 1]
+    def measure(self, model: TextModel, batch: ValueBatch, ledger: Ledger | None = None) -> dict[str, Loss]:
+        logits = answer(model, batch, ledger)  # [b 1]
         if logits.shape[-1] != 1:
             raise QkvError(f"A number needs a head with one label, but this model's has {logits.shape[-1]}.")
         distances = (widened(logits.squeeze(-1)) - batch.values).square()  # [b]
@@ -100,9 +100,9 @@ class SpanLoss:
     def __call__(self, model: TextModel, batch: SpanBatch) -> Loss:
         return self.measure(model, batch)["loss"]
 
-    def measure(self, model: TextModel, batch: SpanBatch) -> dict[str, Loss]:
+    def measure(self, model: TextModel, batch: SpanBatch, ledger: Ledger | None = None) -> dict[str, Loss]:
         """The loss, and the share of rows where both ends are right."""
-        starts, ends = span_scores(model, batch)  # [b s] each
+        starts, ends = span_scores(model, batch, ledger)  # [b s] each
         first = class_entropy(starts, batch.starts)
         last = class_entropy(ends, batch.ends)
         right = (starts.argmax(-1) == batch.starts) & (ends.argmax(-1) == batch.ends)

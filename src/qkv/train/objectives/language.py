@@ -29,9 +29,9 @@ class LanguageLoss:
     def __call__(self, model: TextModel, batch: LanguageBatch) -> Loss:
         return self.measure(model, batch)["loss"]
 
-    def measure(self, model: TextModel, batch: LanguageBatch) -> dict[str, Loss]:
+    def measure(self, model: TextModel, batch: LanguageBatch, ledger: Ledger | None = None) -> dict[str, Loss]:
         """The loss, the likelihood that perplexity is made of, and the bits for each byte of the texts."""
-        states = read_documents(model, batch)  # [b n d]
+        states = read_documents(model, batch, ledger)  # [b n d]
         wanted, real = batch.wanted  # [b n] each
         loss, likelihood = cross_entropy_of_states(
             model.head, states.flatten(0, 1), wanted.flatten(), real.flatten(), self.smoothing, model.vocabulary

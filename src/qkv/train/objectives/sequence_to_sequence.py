@@ -4,7 +4,7 @@ Shapes: b rows, t target positions, v vocabulary.
 """
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -37,9 +37,12 @@ class SequenceToSequenceLoss:
     def __call__(self, model: nn.Module, batch: Pairs) -> Loss:
         return self.measure(model, batch)["loss"]
 
-    def measure(self, model: nn.Module, batch: Pairs) -> dict[str, Loss]:
+    def measure(self, model: Any, batch: Pairs, ledger: Ledger | None = None) -> dict[str, Loss]:
         """The smoothed loss, and the plain negative log-likelihood that perplexity is made of (without gradient)."""
-        logits = model(batch.source, batch.source_lengths, batch.target[:, :-1])  # [b t v]
+        if ledger is None:
+            logits = model(batch.source, batch.source_lengths, batch.target[:, :-1])  # [b t v]
+        else:
+            logits = self.predictions(model, batch, ledger).logits
         wanted, real = predicted(batch.target, batch.target_lengths)
         loss, likelihood = smoothed_cross_entropy(logits, wanted, real, self.smoothing)
         return {"loss": Loss(loss, batch.target_tokens), "nll": Loss(likelihood, batch.target_tokens)}

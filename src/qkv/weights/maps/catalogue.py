@@ -13,7 +13,9 @@ from qkv.weights.maps.gpt2 import GPT2
 from qkv.weights.maps.gpt_neo import GPT_NEO
 from qkv.weights.maps.llama import LLAMA, MISTRAL, QWEN2
 from qkv.weights.maps.marian import MARIAN
+from qkv.weights.maps.mixtral import MIXTRAL
 from qkv.weights.maps.roformer import ROFORMER
+from qkv.weights.maps.switch import SWITCH
 from qkv.weights.maps.t5 import T5
 from qkv.weights.maps.vit import DEIT, VIT
 from qkv.weights.maps.vitpose import VITPOSE
@@ -34,8 +36,10 @@ PUBLISHED: dict[str, PublishedFamily] = {
         LLAMA,
         MISTRAL,
         QWEN2,
+        MIXTRAL,
         MARIAN,
         T5,
+        SWITCH,
         VIT,
         DEIT,
         DETR,

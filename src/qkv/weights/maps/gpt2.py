@@ -75,4 +75,5 @@ GPT2 = PublishedFamily(
     },
     rules=rules,
     base="transformer.",
+    fits=lambda sizes: sizes.experts is None,
 )

@@ -29,6 +29,8 @@ MAPS = [
     ("layers.{}.self_attn.k_proj",          f"{BLOCK}.attention.mixer.project.key"),
     ("layers.{}.self_attn.v_proj",          f"{BLOCK}.attention.mixer.project.value"),
     ("layers.{}.self_attn.o_proj",          f"{BLOCK}.attention.mixer.out"),
+]
+FEED_FORWARD = [
     ("layers.{}.mlp.gate_proj",             f"{BLOCK}.feed_forward.mixer.inner.gate"),
     ("layers.{}.mlp.up_proj",               f"{BLOCK}.feed_forward.mixer.inner.value"),
     ("layers.{}.mlp.down_proj",             f"{BLOCK}.feed_forward.mixer.outer"),
@@ -37,6 +39,13 @@ MAPS = [
 
 
 def rules(sizes: LlamaSizes, head: HeadChoice | None, base: str = "model.") -> Map:
+    return [
+        *rules_but_feed_forward(sizes, head, base),
+        *rename_modules([(base + theirs, ours) for theirs, ours in FEED_FORWARD]),
+    ]
+
+
+def rules_but_feed_forward(sizes: LlamaSizes, head: HeadChoice | None, base: str = "model.") -> Map:
     assert head is not None
     own: list[Copy | Rename] = [Copy("lm_head.weight", of=f"{base}embed_tokens.weight")]
     if not sizes.tied:
@@ -84,14 +93,14 @@ def _read_layers(config: Mapping[str, Any]) -> dict[str, Any]:
     return {"attention_bias": True, "output_bias": False}
 
 
-def _complete(sizes: dict[str, Any]) -> dict[str, Any]:
+def complete(sizes: dict[str, Any]) -> dict[str, Any]:
     """What a configuration leaves out, and a head's width left out where it follows from the rest."""
     if sizes.get("head_width") and sizes["head_width"] * sizes["heads"] == sizes["width"]:
         sizes = {**sizes, "head_width": None}
     return {**sizes, "key_value_heads": sizes["key_value_heads"] or sizes["heads"]}
 
 
-def _architectures(name: str) -> dict[str, str]:
+def head_architectures(name: str) -> dict[str, str]:
     return {
         "language": f"{name}ForCausalLM",
         "states": f"{name}Model",
@@ -129,9 +138,9 @@ LLAMA = PublishedFamily(
             }
         ),
         same=(("max_sequence_length", "max_position_embeddings"),),
-        complete=_complete,
+        complete=complete,
     ),
-    architectures=_architectures("Llama"),
+    architectures=head_architectures("Llama"),
     rules=_rules_with_bases,
     base="model.",
     other_bases=tuple(BASES.values()),
@@ -152,9 +161,9 @@ MISTRAL = PublishedFamily(
         fixed={"model_type": ("mistral",)},
         fixed_by_default={},
         together=(ROTARY,),
-        complete=_complete,
+        complete=complete,
     ),
-    architectures=_architectures("Mistral"),
+    architectures=head_architectures("Mistral"),
     rules=rules,
     base="model.",
     fits=lambda sizes: not (sizes.attention_bias or sizes.output_bias or sizes.feed_forward_bias),
@@ -174,9 +183,9 @@ QWEN2 = PublishedFamily(
             Together(frozenset({"layer_types"}), _read_layers, lambda sizes: {}),
         ),
         other=frozenset({"sliding_window", "max_window_layers"}),  # of layers that there are none of
-        complete=_complete,
+        complete=complete,
     ),
-    architectures=_architectures("Qwen2"),
+    architectures=head_architectures("Qwen2"),
     rules=_rules_with_bases,
     base="model.",
     other_bases=tuple(BASES.values()),

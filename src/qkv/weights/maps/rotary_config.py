@@ -7,6 +7,7 @@ is the older spelling, which all versions read.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from qkv.errors import QkvError
@@ -73,7 +74,8 @@ def _number(said: dict[str, Any], key: str) -> float:
     return float(value)
 
 
-def _read(config: Mapping[str, Any]) -> dict[str, Any]:
+def _read(config: Mapping[str, Any], usual: float = 10000.0) -> dict[str, Any]:
+    """`usual` is the base of a configuration that names none."""
     older, newer = config.get("rope_scaling"), config.get("rope_parameters")
     if older and newer and older != newer:
         raise QkvError('The config.json has "rope_scaling" and "rope_parameters", which say different things.')
@@ -81,7 +83,7 @@ def _read(config: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(chosen, dict):
         raise QkvError(f"The config.json describes rotary positions by {chosen!r:.60}, not by an object.")
     said = dict(chosen)
-    base = said.pop("rope_theta", config.get("rope_theta", 10000.0))
+    base = said.pop("rope_theta", config.get("rope_theta", usual))
     if type(base) not in (int, float) or config.get("rope_theta", base) != base:
         raise QkvError(
             f"The config.json has rope_theta {config.get('rope_theta')!r} and {base!r}: one number is needed."
@@ -118,4 +120,8 @@ def _write(sizes: Any) -> dict[str, Any]:
     return {**said, "rope_scaling": scaling}
 
 
-ROTARY = Together(KEYS, _read, _write)
+def rotary_of(usual: float) -> Together:
+    return Together(KEYS, partial(_read, usual=usual), _write)
+
+
+ROTARY = rotary_of(10000.0)

@@ -1,0 +1,83 @@
+"""What keeps experts useful, beside the loss of a task: all of them used alike, and small logits of their routers.
+
+A model with experts writes both into the ledger of a pass, and this objective reads them there.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from qkv.errors import QkvError
+from qkv.parts.context import Ledger
+from qkv.parts.experts import BALANCE, DROPPED, LOADS, ROUTER_Z, Mixture
+from qkv.train.objectives.loss import Loss, Objective
+
+
+class Recorded(Protocol):
+    """An objective whose pass through the model can be recorded in a ledger."""
+
+    def measure(self, model: Any, batch: Any, ledger: Ledger | None = None) -> Mapping[str, Loss]: ...
+
+
+@dataclass(frozen=True)
+class WithExpertLosses:
+    """The loss of `task`, plus for every counted token both losses of every layer of experts, each times its weight."""
+
+    task: Recorded
+    balance: float = 0.01  # α of [fedus2022 eq.4]
+    router_z: float = 0.001  # c_z of [zoph2022 eq.6]
+
+    def __post_init__(self) -> None:
+        if min(self.balance, self.router_z) < 0:
+            raise QkvError("The weights of the losses of experts must be 0 or more.")
+        if "ledger" not in inspect.signature(self.task.measure).parameters:
+            kind = type(self.task).__name__
+            raise QkvError(f"Experts cannot be trained by {kind}, which records no pass: take one that does.")
+
+    @property
+    def counts(self) -> str:
+        """What the task counts."""
+        return getattr(self.task, "counts", "tokens")
+
+    def __call__(self, model: nn.Module, batch: Any) -> Loss:
+        return self.measure(model, batch)["loss"]
+
+    def measure(self, model: nn.Module, batch: Any) -> dict[str, Loss]:
+        """All that the task measures, with the losses of experts in its loss, and how experts were used.
+
+        Of the latter the mean over layers: `balance` is 1 where all experts are used alike, `busiest_expert` is the
+        share of tokens that went to the expert with the most, `dropped` the share that found theirs full.
+        """
+        ledger = Ledger(model, [BALANCE, ROUTER_Z, LOADS, DROPPED])
+        measured = dict(self.task.measure(model, batch, ledger))
+        balance, router_z, loads, dropped = (_of_layers(ledger, kind) for kind in (BALANCE, ROUTER_Z, LOADS, DROPPED))
+        loss = measured["loss"]
+        beside = self.balance * balance.sum() + self.router_z * router_z.sum()
+        used = {"balance": balance, "router_z": router_z, "busiest_expert": loads.amax(-1), "dropped": dropped}
+        return {
+            **measured,
+            "loss": Loss(loss.total + beside * loss.count, loss.count),
+            **{name: Loss(value.detach().mean() * loss.count, loss.count) for name, value in used.items()},
+        }
+
+
+def _of_layers(ledger: Ledger, kind: str) -> Tensor:
+    """What all layers of experts wrote of a kind. [layers …]"""
+    written = [value for name, values in ledger.entries.items() if name.endswith(f"/{kind}") for value in values]
+    if not written:
+        raise QkvError("This model has no experts, so they have no losses: train it by the task's own objective.")
+    return torch.stack(written)
+
+
+def with_expert_losses(model: nn.Module, objective: Any) -> Any:
+    """The objective for this model: where it has experts, theirs stand beside it with the weights of the papers."""
+    has_experts = any(isinstance(module, Mixture) for module in model.modules())
+    if not has_experts or isinstance(objective, WithExpertLosses):
+        return objective
+    return WithExpertLosses(objective)
