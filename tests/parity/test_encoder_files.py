@@ -216,10 +216,6 @@ CONFIGS = {
         ("bert", {"classifier_dropout": 2.0}, "classifier_dropout"),
         ("bert", {"rotary": True}, "could change what BERT computes: rotary"),
         ("bert", {"type_vocab_size": 0}, "segments"),
-        (
-            "albert",
-            {"inner_group_num": 2},
-        ),
         ("albert", {"num_memory_blocks": 1}, "num_memory_blocks"),
         ("roformer", {"rotary_value": True}, "rotary_value"),
         ("distilbert", {"sinusoidal_pos_embds": True}, "sinusoidal_pos_embds"),
