@@ -68,8 +68,8 @@ FEWEST = 5  # training emoji of a subcategory that is asked for
 def main(
     corpora: Annotated[Path, typer.Option(help="folder that `make corpora` filled")],
     out: Annotated[Path, typer.Option(help="folder for the two runs")],
-    steps: Annotated[int, typer.Option(help="updates with all drawings")] = 5000,
-    emoji_steps: Annotated[int, typer.Option(help="updates with emoji alone")] = 1500,
+    steps: Annotated[int, typer.Option(help="updates with all drawings")] = 4000,
+    emoji_steps: Annotated[int, typer.Option(help="updates with emoji alone")] = 1200,
     rows: Annotated[int, typer.Option(help="pairs of a batch, which are each other's wrong answers")] = 512,
     width: int = 256,
     image_layers: int = 6,

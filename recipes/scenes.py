@@ -62,6 +62,8 @@ KINDS = {
     "plant": ("plant-flower", "plant-other"),
 }  # fmt: skip
 SIDE = 128
+TURNED = 15.0  # degrees that an emoji may be turned by
+MADE_ALONE = 2000  # scenes
 PHOTOS = {"train": ("train", 0, 4000), "valid": ("train", 4000, 4500), "test": ("test", 0, 1000)}  # file, first, last
 TESTED, VALIDATED = 0.2, 0.1  # shares of each kind's families of emoji
 SCORED = 250  # validation scenes in which objects are looked for at each evaluation
@@ -75,7 +77,7 @@ def main(
     photos: Annotated[
         str, typer.Option(help="folder with CIFAR-10, or the beginning of it, beneath the corpora")
     ] = "cifar-10",
-    steps: int = 8000,
+    steps: int = 7000,
     scenes: Annotated[int, typer.Option(help="scenes to train on")] = 30_000,
     held: Annotated[int, typer.Option(help="scenes to validate on, and twice as many to test on")] = 500,
     rows: Annotated[int, typer.Option(help="scenes of a batch")] = 64,
@@ -137,7 +139,8 @@ def main(
                 "optimizer": f"adamw {how.optimizer.keywords}, for the residual network too; gradients clipped to 0.1",
                 "schedule": repr(how.schedule),
                 "residual network": "new, with batch norms that learn",
-                "scenes": f"{SIDE} × {SIDE}, 1 to 5 objects, 0.15 to 0.5 of it long; mirrored half the time",
+                "scenes": f"{SIDE} × {SIDE}, 1 to 5 objects, 0.15 to 0.5 of it long, turned by up to {TURNED:g}°",
+                "mirrored": how.mirrored,
             },
             "kinds": list(data["train"].names),
             "emoji": {part: counted(some) for part, some in parts.items()},
@@ -192,9 +195,10 @@ def composed(
         raise QkvError(f"There is no emoji of the kind {empty[0]} in this part.")
     most = max(map(len, by_kind.values()))
     cutouts = [some[number % len(some)] for some in by_kind.values() for number in range(most)]
-    composer = Composer(cutouts=cutouts, backgrounds=photos, scenes=count, size=(SIDE, SIDE), seed=seed)
+    composer = Composer(cutouts=cutouts, backgrounds=photos, scenes=count, size=(SIDE, SIDE), turned=TURNED, seed=seed)
     names = tuple(sorted(KINDS))
-    return store_boxes(BoxedImages(composer, names), (SIDE, SIDE), workers=workers)
+    few = count <= MADE_ALONE  # other processes would take longer to start
+    return store_boxes(BoxedImages(composer, names), (SIDE, SIDE), workers=1 if few else workers)
 
 
 def scores(model: Detector, data: StoredBoxes) -> dict[str, Any]:

@@ -88,3 +88,14 @@ def test_a_cutout_can_be_read_from_a_file(tmp_path):
     assert np.asarray(read_layer(tmp_path / "grey.png")).tolist()[0][0] == [90, 90, 90, 255]
     Image.fromarray(disc).convert("LA").save(tmp_path / "greys.png")
     assert np.array_equal(np.asarray(read_layer(tmp_path / "greys.png"))[..., 3], disc[..., 3])
+
+
+def test_objects_are_turned_and_their_boxes_with_them():
+    plain, turned = composer(objects=(1, 1)), composer(objects=(1, 1), turned=40.0)
+    bars = [scene.boxes[0] for scene in turned if scene.boxes[0].label == "bar"]
+    shapes = [(box.y1 - box.y0) / (box.x1 - box.x0) for box in bars]
+    assert max(shapes) > 0.5  # upright it is seven times as wide as high
+    assert max((b.y1 - b.y0) / (b.x1 - b.x0) for s in plain for b in s.boxes if b.label == "bar") < 0.3
+    assert np.array_equal(np.asarray(turned[3].image), np.asarray(turned[3].image))
+    with pytest.raises(QkvError, match="0 to 180 degrees"):
+        composer(turned=-1.0)

@@ -49,6 +49,7 @@ class Composer(Sequence[BoxedImage]):
     objects: tuple[int, int] = (1, 5)  # least and most of a scene; fewer where there is no room
     scale: tuple[float, float] = (0.15, 0.5)  # the longer side of an object, as a share of the scene's shorter one
     hidden: float = 0.25  # the largest share of an object that another may lie on
+    turned: float = 0.0  # degrees that an object may be turned by, either way
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -58,6 +59,8 @@ class Composer(Sequence[BoxedImage]):
             raise QkvError(
                 "The least and the most objects must be in order, and so must the scales, from above 0 to 1."
             )
+        if not 0 <= self.turned <= 180:
+            raise QkvError(f"An object may be turned by 0 to 180 degrees, not by {self.turned:g}.")
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -98,7 +101,11 @@ class Composer(Sequence[BoxedImage]):
         return whole.resize((width, height), Image.Resampling.BILINEAR, box=box)
 
     def _sized(self, cutout: Cutout, draw: np.random.Generator) -> Image.Image:
-        layer = _trimmed(Image.fromarray(cutout.pixels))
+        layer = Image.fromarray(cutout.pixels)
+        if self.turned:
+            angle = float(draw.uniform(-self.turned, self.turned))
+            layer = layer.rotate(angle, Image.Resampling.BICUBIC, expand=True)
+        layer = _trimmed(layer)
         side = float(draw.uniform(*self.scale)) * min(self.size)
         factor = side / max(layer.size)
         sides = tuple(max(2, round(each * factor)) for each in layer.size)

@@ -5,7 +5,6 @@ Shapes: n pictures, b of a batch, h height, w width, t objects of the fullest pi
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
@@ -89,7 +88,6 @@ _work: dict[str, Any] = {}  # in a worker process
 
 
 def _prepare(items: Sequence[BoxedImage], size: tuple[int, int]) -> None:
-    os.environ["OMP_NUM_THREADS"] = "1"
     _work["items"], _work["size"] = items, size
 
 
