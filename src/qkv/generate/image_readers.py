@@ -20,7 +20,7 @@ from qkv.data.preprocessing import Preprocessing
 from qkv.data.preprocessing_files import write_preprocessing
 from qkv.errors import QkvError
 from qkv.generate.readers import Labelled
-from qkv.generate.use import ModelUse, at_rest
+from qkv.generate.use import ModelUse, answered, at_rest, row_of
 from qkv.models.image_model import ImageModel
 from qkv.weights.save import save_model
 
@@ -30,12 +30,8 @@ BATCH_IMAGES = 32
 class ImageReader(ModelUse):
     """What all uses of an image model share; each use is a subclass for one kind of head."""
 
-    kinds: ClassVar[tuple[str, ...]]  # the heads it is for
-
     def __init__(self, model: ImageModel, preprocessing: Preprocessing) -> None:
-        if model.head_choice.kind not in self.kinds:
-            wanted = " or ".join(self.kinds)
-            raise QkvError(f"This needs a model with a {wanted} head, but it has a {model.head_choice.kind} head.")
+        self.check_head(model)
         self.model, self.preprocessing = model, preprocessing
 
     def save(self, folder: Path | str) -> None:
@@ -44,12 +40,13 @@ class ImageReader(ModelUse):
 
     def answers(self, pictures: Sequence[Source], batch_images: int = BATCH_IMAGES) -> list[Any]:
         """What the head says of each picture, on the CPU. Only a batch of pictures is in memory at a time."""
-        found: list[Any] = []
-        with at_rest(self.model):
-            for inputs in self.inputs(pictures, batch_images):
-                output = self.model(inputs)
-                found += [_row(output, number) for number in range(len(inputs))]
-        return found
+
+        def look(inputs: Tensor) -> list[Any]:
+            output = self.model(inputs)
+            return [row_of(output, number) for number in range(len(inputs))]
+
+        batches = ((range(len(inputs)), inputs) for inputs in self.inputs(pictures, batch_images))
+        return [answer for _, answer in answered(self.model, batches, look)]
 
     def inputs(self, pictures: Sequence[Source], batch_images: int) -> Iterator[Tensor]:
         """What the model reads of the pictures, batch by batch. [b c h w]"""
@@ -135,10 +132,3 @@ def check_pictures(pictures: Sequence[Source]) -> list[Source]:
     if isinstance(pictures, str | bytes | Path | Image.Image):
         raise QkvError("Give a list of pictures, not a single one: put the one picture into brackets.")
     return list(pictures)
-
-
-def _row(output: Any, number: int) -> Any:
-    """One row of a head's answer; tuples are taken apart."""
-    if isinstance(output, tuple):
-        return type(output)(*(_row(part, number) for part in output))
-    return output[number].float().cpu()

@@ -6,20 +6,19 @@ Shapes: b rows of a batch, s slots.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
-from torch import Tensor
 
 from qkv.data.batches import ordered_batches
 from qkv.data.encoding import Encoding, Limit
-from qkv.data.text_rows import TextRows
+from qkv.data.text_rows import TextBatch, TextRows
 from qkv.data.tokenizer import TextTokenizer
 from qkv.errors import QkvError, QkvWarning
-from qkv.generate.use import ModelUse, at_rest
+from qkv.generate.use import ModelUse, answered, row_of
 from qkv.models.text_model import TextModel
 from qkv.weights.save import save_model
 
@@ -30,12 +29,8 @@ BATCH_TOKENS = 8192
 class TextReader(ModelUse):
     """What all uses of a text model share; each use is a subclass for one kind of head."""
 
-    kinds: ClassVar[tuple[str, ...]]  # the heads it is for
-
     def __init__(self, model: TextModel, tokenizer: TextTokenizer) -> None:
-        if model.head_choice.kind not in self.kinds:
-            wanted = " or ".join(self.kinds)
-            raise QkvError(f"This needs a model with a {wanted} head, but it has a {model.head_choice.kind} head.")
+        self.check_head(model)
         if tokenizer.size > model.vocabulary:
             raise QkvError(
                 f"Mismatched tokenizer: it has {tokenizer.size} tokens, but the model was built for "
@@ -74,15 +69,17 @@ class TextReader(ModelUse):
         self._doubt(encodings)
         rows = replace(self.rows(encodings), original=np.arange(len(encodings)))
         found: list[Any] = [None] * len(encodings)
-        device = next(self.model.parameters()).device
         most = max(batch_tokens, max(map(len, encodings)))
-        with at_rest(self.model):
-            for places, batch in ordered_batches(rows, most):
-                moved = batch.to(device)
-                output = self.model(moved.ids, lengths=moved.lengths, segments=moved.segments)
-                for number, place in enumerate(places.tolist()):
-                    found[place] = _row(output, number, len(encodings[place]), batch.ids.shape[1])
+        batches = ((places.tolist(), batch) for places, batch in ordered_batches(rows, most))
+        for place, answer in answered(self.model, batches, self._read):
+            found[place] = answer
         return found
+
+    def _read(self, batch: TextBatch) -> Iterator[Any]:
+        moved = batch.to(next(self.model.parameters()).device)
+        output = self.model(moved.ids, lengths=moved.lengths, segments=moved.segments)
+        for number, length in enumerate(batch.lengths.tolist()):
+            yield _of_tokens(row_of(output, number), length, batch.ids.shape[1])
 
     def _doubt(self, encodings: Sequence[Encoding]) -> None:
         """Texts that the vocabulary hardly knows are read, with a remark: the answer is about nothing."""
@@ -101,9 +98,8 @@ class TextReader(ModelUse):
             )
 
 
-def _row(output: Any, number: int, length: int, slots: int) -> Any:
-    """One row of a head's answer; tuples are taken apart. An answer of as many entries as slots speaks of tokens."""
-    if isinstance(output, tuple):
-        return type(output)(*(_row(part, number, length, slots) for part in output))
-    row: Tensor = output[number].float().cpu()
-    return row[:length] if output.ndim == 3 and output.shape[1] == slots else row
+def _of_tokens(answer: Any, length: int, slots: int) -> Any:
+    """An answer without what it says of padding: one of as many entries as slots speaks of tokens."""
+    if isinstance(answer, tuple):
+        return type(answer)(*(_of_tokens(part, length, slots) for part in answer))
+    return answer[:length] if answer.ndim == 2 and len(answer) == slots else answer
