@@ -5,7 +5,8 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from qkv.api.choices import DESK, named_sizes
-from qkv.models.catalogue import FAMILIES, Family, count_parameters, find_family
+from qkv.models.catalogue import FAMILIES, count_parameters, find_family
+from qkv.models.family import Family
 from qkv.models.head_choice import WITH_LABELS, HeadChoice
 
 DESK_VOCABULARY = 8000  # for the parameter count of the desk size, whose vocabulary is the data's

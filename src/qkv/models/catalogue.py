@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 from qkv.errors import QkvError, nearest_or_all
 from qkv.models import (
@@ -38,62 +34,16 @@ from qkv.models import (
     whisper,
 )
 from qkv.models.detection_model import DetectionModel
+from qkv.models.family import Family
 from qkv.models.head_choice import HeadChoice
 from qkv.models.image_model import ImageModel
 from qkv.models.image_text_model import ImageTextModel
 from qkv.models.sequence_to_sequence import SequenceToSequence
 from qkv.models.sound_model import SoundModel
 from qkv.models.text_model import TextModel
+from qkv.models.unfilled import Unfilled
 
-MOST = 10**8  # no size is larger; the product of two larger ones could not even be counted in bytes
 Model = SequenceToSequence | TextModel | ImageModel | DetectionModel | SoundModel | ImageTextModel
-
-
-@dataclass(frozen=True)
-class Family:
-    """A way to build models: its sizes as a dataclass, its builder, and the sizes published with their paper.
-
-    A family of models of one row has `heads` to choose from, the usual one first, and its builder takes the choice; the
-    other families turn one sequence into another, or compare two, and have none.
-    """
-
-    name: str
-    summary: str
-    sizes_type: type
-    build: Callable[..., Any]
-    published: Mapping[str, Any]
-    heads: tuple[str, ...] = ()
-    reads: str = "text"  # or "images" or "sound"
-
-    def sizes(self, values: Mapping[str, Any]) -> Any:
-        """Sizes from plain values, as a configuration file holds them; an unknown or missing name is an error."""
-        known = {field.name for field in fields(self.sizes_type)}
-        for name in values:
-            if name not in known:
-                raise QkvError(f"Family {self.name} has no size called {name}: {nearest_or_all(name, sorted(known))}")
-        try:
-            sizes = self.sizes_type(**values)
-        except TypeError as error:
-            raise QkvError(f"Family {self.name} is missing sizes: {error}.") from error
-        for field in fields(sizes):
-            _check_size(self.name, field.name, str(field.type), getattr(sizes, field.name))
-        return sizes
-
-
-def _check_size(family: str, name: str, kind: str, value: Any) -> None:
-    """A dataclass takes any value, and a model of -3 layers or of width "512" would fail far from here."""
-    if value is None and "None" in kind:
-        return
-    if kind in ("bool", "str") and type(value).__name__ != kind:
-        must = "true or false" if kind == "bool" else "a name"
-        raise QkvError(f"The size {name} of family {family} must be {must}, but is {value!r}.")
-    if kind.startswith("int") and (type(value) is not int or not 0 < value <= MOST):
-        bound = "" if type(value) is not int or value < 1 else f" and at most {MOST:,}"
-        raise QkvError(f"The size {name} of family {family} must be a whole number above 0{bound}, but is {value!r}.")
-    most = 1 if "dropout" in name else math.inf
-    if kind.startswith("float") and (type(value) not in (int, float) or not 0 <= value < most):
-        least = "at least 0 and below 1" if "dropout" in name else "0 or more"
-        raise QkvError(f"The size {name} of family {family} must be a number of {least}, but is {value!r}.")
 
 
 # The heads that other libraries publish checkpoints with; an embedding is made from any of them.
@@ -300,32 +250,8 @@ def head_of(model: Model) -> HeadChoice | None:
     return model.head_choice if isinstance(model, TextModel | ImageModel | DetectionModel | SoundModel) else None
 
 
-_FILLING = {
-    nn.init.normal_, nn.init.uniform_, Tensor.normal_, Tensor.uniform_, Tensor.zero_, Tensor.fill_, Tensor.mul,
-    Tensor.__mul__,
-}  # fmt: skip
-
-
-class _Unfilled(TorchFunctionMode):
-    """Inside, new tensors are not filled with numbers: where there is no memory that takes long and does nothing.
-
-    Tables that are computed, such as those of sines, are computed in memory, and cut short: they are no parameters.
-    """
-
-    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        first = args[0] if args else kwargs.get("tensor")
-        if function in _FILLING and first.is_meta:
-            return first
-        if function is torch.arange:
-            return torch.arange(2, device="cpu", dtype=kwargs.get("dtype"))
-        if function is torch.linalg.vector_norm and first.is_meta:  # its shape is all that matters
-            return function(torch.empty(first.shape, device="cpu"), *args[1:], **kwargs).to("meta")
-        return (torch.empty if function is torch.randn else function)(*args, **kwargs)
-
-
 def count_parameters(family: str, sizes: Any, head: HeadChoice | None = None) -> int:
     """The number of parameters, counted on a model that occupies no memory."""
-    with torch.device("meta"), _Unfilled():
+    with torch.device("meta"), Unfilled():
         model = build(family, sizes, head)
     return sum(parameter.numel() for parameter in model.parameters())
