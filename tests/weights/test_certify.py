@@ -35,6 +35,15 @@ def test_what_we_write_answers_the_same_in_the_reference(family, kind, tmp_path)
     assert report.passed
 
 
+def test_what_hears_is_compared_up_to_the_most_that_it_writes(tmp_path):
+    model = small_published("whisper")
+    save_published(model, tmp_path, PUBLISHED, {"pad_token_id": 3})
+    report = certify(tmp_path, rows=(1,), dtypes=("float32",))
+    assert report.reads == report.longest == model.sizes.target_positions
+    assert max(each.setting.length for each in report.findings) == report.reads
+    assert report.passed
+
+
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory):
     folder = write_gpt2(tmp_path_factory.mktemp("gpt2"))

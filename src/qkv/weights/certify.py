@@ -196,8 +196,8 @@ def reads_at_most(model: Model, config: dict[str, Any]) -> int:
         return widest_scene(model)
     if isinstance(model, ImageModel | DetectionModel) and not hears_sounds(model):
         raise QkvError(f"Models of the family {model.family} with this head cannot be certified yet.")
-    told = getattr(model, "longest", None) or config.get("max_position_embeddings") or config.get("n_positions")
-    return int(told or USUAL_LONGEST)
+    told = getattr(model, "longest", None) or getattr(model.sizes, "target_positions", None)
+    return int(told or config.get("max_position_embeddings") or config.get("n_positions") or USUAL_LONGEST)
 
 
 @torch.no_grad()
