@@ -51,7 +51,7 @@ SETTINGS = TrainSettings(steps=2000, evaluate_every=200, save_every=200, keep=1,
 
 @dataclass(frozen=True, kw_only=True)
 class CaptionTraining(Training):
-    """How pictures and captions are learned. Without an `optimizer`: that of the paper. [radford2021 tab.19]"""
+    """How pictures and captions are learned. Without an `optimizer`: that of the paper. [radford2021 §2.5]"""
 
     augment: Augmentation | None = None  # how pictures are changed while training
     batching: Batching = RowCount(128)  # noqa: RUF009 (frozen)

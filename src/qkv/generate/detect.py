@@ -63,7 +63,7 @@ def found_boxes(
 ) -> list[list[Box]]:
     """What queries say, as boxes in pixels of pictures of these sizes (width, height); in the order of queries.
 
-    A query speaks for its likeliest class, "no object" left aside. [carion2020 §3.1]
+    A query speaks for its likeliest class, "no object" left aside. [carion2020 §4]
     """
     probabilities, numbers = widened(detections.logits).softmax(-1)[..., :-1].max(-1)  # [b n]
     scale = torch.tensor([(width, height, width, height) for width, height in sizes], device=probabilities.device)

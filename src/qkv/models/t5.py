@@ -101,7 +101,7 @@ def assemble(
     """Both stacks, with the feed-forward that is given for each block by its number, from 0."""
     width, dropout = sizes.width, sizes.dropout
     norm = partial(RMSNorm, width, sizes.epsilon)
-    # Queries and keys start so small that no scale is needed. [raffel2020 §2.1]
+    # Queries and keys start so small that no scale is needed: of this the published code tells, not the paper.
     head_options: HeadOptions = {"key_width": sizes.key_width, "bias": False, "scale": 1.0, "dropout": dropout}
     looking_back: HeadOptions = {**head_options, "visibility": Causal()}
 

@@ -17,7 +17,7 @@ class TiedHead(nn.Module):
     """Logits by the embedding matrix itself: one matrix serves input and output. [press2017 §3] [vaswani2017 §3.4]
 
     The embedding stays where it is registered; the head only refers to it, so that it is saved once. `scale` multiplies
-    the stream first: T5 shrinks it by 1/√width [raffel2020 §2.1].
+    the stream first: T5's published code shrinks it by 1/√width.
     """
 
     def __init__(self, embedding: TokenEmbedding, bias: bool = False, scale: float = 1.0) -> None:

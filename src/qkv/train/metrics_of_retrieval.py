@@ -1,4 +1,4 @@
-"""How well pictures and texts find each other among all that are held out. [radford2021 §3.1]
+"""How well pictures and texts find each other among all that are held out. [radford2021 §E.1]
 
 Shapes: n pairs, t different texts, j width of the joint space.
 """
