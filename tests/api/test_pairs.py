@@ -14,6 +14,7 @@ def test_pairs_are_two_named_columns(tmp_path: Path) -> None:
     file = tmp_path / "words.tsv"
     file.write_text("note\tword\tphonemes\nx\tcat\tK AE T\ny\tdog\tD AO G\n")
     assert read_pairs(file, "word", "phonemes") == [("cat", "K AE T"), ("dog", "D AO G")]
+    assert read_pairs(file, "word", "phonemes", prefix="say: ")[0] == ("say: cat", "K AE T")
 
 
 def test_bad_rows_are_told_one_by_one_and_then_counted(tmp_path: Path) -> None:
