@@ -63,7 +63,7 @@ def main(
     seconds: Annotated[float, typer.Option(help="of a row of sound alone")] = 8.0,
     rows: Annotated[int, typer.Option(help="of a batch of sound alone")] = 20,
     batch_seconds: Annotated[float, typer.Option(help="of a batch of speech with texts")] = 64.0,
-    learning_rate: float = 7e-4,
+    learning_rate: float = 1e-3,
     taught_rate: float = 5e-4,
     width: int = 384,
     layers: int = 6,
