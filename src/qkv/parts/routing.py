@@ -44,7 +44,8 @@ class Capacity:
     factor: float | None = None
 
     def __post_init__(self) -> None:
-        if (self.tokens is None) == (self.factor is None) or min(self.tokens or 1, self.factor or 1) <= 0:
+        said = [each for each in (self.tokens, self.factor) if each is not None]
+        if len(said) != 1 or said[0] <= 0:
             raise QkvError("The capacity of an expert is a number of tokens or a factor, one of them and above 0.")
 
     def of(self, lengths: Tensor | int, experts: int) -> Tensor | int:

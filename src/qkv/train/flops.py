@@ -9,7 +9,6 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from qkv.models.sequence_to_sequence import SequenceToSequence
-from qkv.parts.experts import Mixture
 from qkv.train.objectives.loss import Batch, Objective
 
 
@@ -38,14 +37,6 @@ def _counted(model: nn.Module, batch: Any, rows: int) -> float:
     source, lengths, target = (each[:rows].to(place) for each in (batch.source, batch.source_lengths, batch.target))
     with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):  # whose products can be seen
         model(source, lengths, target[:, :-1]).sum().backward()
-    return counter.get_total_flops() / int((batch.target_lengths[:rows] - 1).sum())
-
-
-def _without_numbers(model: SequenceToSequence, batch: Any, rows: int) -> float:
-    shape = deepcopy(model).to("meta")
-    given = [tensor[:rows].to("meta") for tensor in (batch.source, batch.source_lengths, batch.target[:, :-1])]
-    with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
-        shape(*given).sum().backward()
     return counter.get_total_flops() / int((batch.target_lengths[:rows] - 1).sum())
 
 

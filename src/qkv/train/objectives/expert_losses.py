@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from qkv.errors import QkvError
 from qkv.parts.context import Ledger
 from qkv.parts.experts import BALANCE, DROPPED, LOADS, ROUTER_Z, Mixture
-from qkv.train.objectives.loss import Loss, Objective
+from qkv.train.objectives.loss import Loss
 
 
 class Recorded(Protocol):
