@@ -13,9 +13,10 @@ from torch import nn
 from qkv.errors import QkvError
 from qkv.files import copy_into
 from qkv.train.adjust import Adjust
-from qkv.train.average import MovingAverage, average_checkpoints
+from qkv.train.average import MovingAverage
 from qkv.train.compiling import compiled_blocks
 from qkv.train.evaluation import Evaluate, finite_or_none
+from qkv.train.final_weights import load_final_weights
 from qkv.train.interrupts import Interrupted, StopSignals
 from qkv.train.meter import Meter, Stopwatch
 from qkv.train.objectives.loss import Objective
@@ -28,7 +29,6 @@ from qkv.train.schedules import Schedule
 from qkv.train.settings import TrainSettings
 from qkv.train.state import TrainResult, TrainState
 from qkv.train.step import FlopCount, Stepper
-from qkv.weights.save import tensors_of
 
 WHAT_HELPS = "A lower learning rate, a longer warm-up or precision float32 usually helps."
 
@@ -271,7 +271,9 @@ class _Loop:
         if fresh or self.saved_at != self.state.step:
             self._save()
         with self.stopwatch.paused():
-            weights = self._load_final_weights()
+            weights = load_final_weights(
+                self.model, self.run.checkpoints, self.settings, self.state, self.moving, self.reporter.say
+            )
             self.run.write_model(self.model)
         averaged = self.settings.average > 0 and self.evaluate is not None
         figures = finite_or_none(self._figures(nullcontext())) if averaged else self.state.best_figures or {}
@@ -289,23 +291,3 @@ class _Loop:
             figures=figures,
             weights=weights,
         )
-
-    def _load_final_weights(self) -> str:
-        """Put the final weights into the model: averaged, best, moving or last, the first of these that there is."""
-        state, checkpoints, own = self.state, self.run.checkpoints, tensors_of(self.model)
-        if self.settings.average > 0:
-            paths = [checkpoints.path(step) for step in checkpoints.steps()[-self.settings.average :]]
-            copy_into(own, average_checkpoints(paths), "The average")
-            return f"mean of the last {len(paths)} checkpoints"
-        kind = "moving average" if self.moving is not None else "weights"
-        if state.best_step is not None and state.best_step != state.step:
-            try:
-                best = checkpoints.read(state.best_step)
-            except QkvError as error:
-                self.reporter.say(f"{error} Keeping the last weights instead of these, which were the best.")
-            else:
-                copy_into(own, best.average or best.model, best.folder)
-                return f"{kind} of step {state.best_step:,}, the best by {self.settings.watch}"
-        if self.moving is not None:
-            copy_into(own, self.moving.tensors, "The moving average")
-        return f"{kind} of the last step"
