@@ -18,10 +18,8 @@ from qkv.models.image_text_model import ImageTextModel
 from qkv.models.text_model import TextModel
 from qkv.models.vit import CLASS_TOKEN, image_pools
 from qkv.parts.attention.attention import Attention
-from qkv.parts.attention.cache import Cache
 from qkv.parts.attention.visibility import Causal, Everything, NotPadding, Rule, Tokens
 from qkv.parts.block import Block
-from qkv.parts.context import Context, Ledger
 from qkv.parts.embed import Embed, TokenEmbedding
 from qkv.parts.feedforward import MLP, find_activation
 from qkv.parts.heads import PooledStatesHead, ProjectionHead
@@ -148,31 +146,9 @@ class ClipText(TextModel):
         super().__init__(embed, stack, head, longest)
         self.end = end
 
-    def context(
-        self,
-        ids: Tensor,
-        *,
-        lengths: Tensor | None = None,
-        tokens: Tokens | None = None,
-        segments: Tensor | None = None,
-        positions: Tensor | None = None,
-        visibility: Rule = NotPadding(),  # noqa: B008 (frozen)
-        cache: Cache | None = None,
-        ledger: Ledger | None = None,
-    ) -> Context:
-        if lengths is None and tokens is None and cache is None:
-            tokens = Tokens.padded(self.ends(ids) + 1, ids.shape[1])
-            visibility = WITH_PADDING if isinstance(visibility, NotPadding) else visibility
-        return super().context(
-            ids,
-            lengths=lengths,
-            tokens=tokens,
-            segments=segments,
-            positions=positions,
-            visibility=visibility,
-            cache=cache,
-            ledger=ledger,
-        )
+    def padding(self, ids: Tensor, visibility: Rule) -> tuple[Tokens, Rule]:
+        tokens = Tokens.padded(self.ends(ids) + 1, ids.shape[1])
+        return tokens, WITH_PADDING if isinstance(visibility, NotPadding) else visibility
 
     def ends(self, ids: Tensor) -> Tensor:
         """The slot of each text's end: the first token that ends it, or its last slot where none does. [b s] → [b]"""

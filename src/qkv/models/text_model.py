@@ -86,12 +86,14 @@ class TextModel(nn.Module):
         if cache is not None:
             self._check_looks_back()
         if tokens is None:
-            start = 0 if cache is None else cache.length
-            tokens = Tokens(ids.shape[1], start)
+            if lengths is not None and cache is not None:
+                raise QkvError("A cache is filled from rows that end together: pad them on the left, with tokens.")
             if lengths is not None:
-                if cache is not None:
-                    raise QkvError("A cache is filled from rows that end together: pad them on the left, with tokens.")
                 tokens = Tokens.padded(lengths, ids.shape[1])
+            elif cache is not None:
+                tokens = Tokens(ids.shape[1], cache.length)
+            else:
+                tokens, visibility = self.padding(ids, visibility)
         elif lengths is not None:
             raise QkvError("Give lengths or tokens, not both: tokens say where the padding is.")
         if self.longest is not None and tokens.start + tokens.size > self.longest:
@@ -106,6 +108,10 @@ class TextModel(nn.Module):
             cache=cache,
             ledger=ledger,
         )
+
+    def padding(self, ids: Tensor, visibility: Rule) -> tuple[Tokens, Rule]:
+        """Where ids [b s] of which nothing is said are padding, and who may then see whom: nowhere, and as asked."""
+        return Tokens(ids.shape[1]), visibility
 
     def new_cache(self, capacity: int) -> Cache:
         """An empty cache for rows of at most `capacity` tokens, the prompt counted."""

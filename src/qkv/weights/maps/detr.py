@@ -16,6 +16,7 @@ from qkv.errors import QkvError
 from qkv.models.detr import DetrSizes
 from qkv.models.head_choice import HeadChoice
 from qkv.weights.config_map import ConfigMap, Size, Together, activation
+from qkv.weights.maps.two_stacks import LAYERS
 from qkv.weights.published import PublishedFamily
 from qkv.weights.rules import Drop, Map, Rename, rename_modules
 
@@ -26,27 +27,7 @@ NORM = {"weight": "weight", "bias": "bias", "running_mean": "running_mean", "run
 # fmt: off
 MODULES = [
     ("model.input_projection",                            "project"),
-    ("model.encoder.layers.{}.self_attn.q_proj",          "encoder.blocks.{}.attention.mixer.project.query"),
-    ("model.encoder.layers.{}.self_attn.k_proj",          "encoder.blocks.{}.attention.mixer.project.key"),
-    ("model.encoder.layers.{}.self_attn.v_proj",          "encoder.blocks.{}.attention.mixer.project.value"),
-    ("model.encoder.layers.{}.self_attn.out_proj",        "encoder.blocks.{}.attention.mixer.out"),
-    ("model.encoder.layers.{}.self_attn_layer_norm",      "encoder.blocks.{}.attention.norm"),
-    ("model.encoder.layers.{}.fc1",                       "encoder.blocks.{}.feed_forward.mixer.inner"),
-    ("model.encoder.layers.{}.fc2",                       "encoder.blocks.{}.feed_forward.mixer.outer"),
-    ("model.encoder.layers.{}.final_layer_norm",          "encoder.blocks.{}.feed_forward.norm"),
-    ("model.decoder.layers.{}.self_attn.q_proj",          "decoder.blocks.{}.attention.mixer.project.query"),
-    ("model.decoder.layers.{}.self_attn.k_proj",          "decoder.blocks.{}.attention.mixer.project.key"),
-    ("model.decoder.layers.{}.self_attn.v_proj",          "decoder.blocks.{}.attention.mixer.project.value"),
-    ("model.decoder.layers.{}.self_attn.out_proj",        "decoder.blocks.{}.attention.mixer.out"),
-    ("model.decoder.layers.{}.self_attn_layer_norm",      "decoder.blocks.{}.attention.norm"),
-    ("model.decoder.layers.{}.encoder_attn.q_proj",       "decoder.blocks.{}.cross.mixer.query"),
-    ("model.decoder.layers.{}.encoder_attn.k_proj",       "decoder.blocks.{}.cross.mixer.project.key"),
-    ("model.decoder.layers.{}.encoder_attn.v_proj",       "decoder.blocks.{}.cross.mixer.project.value"),
-    ("model.decoder.layers.{}.encoder_attn.out_proj",     "decoder.blocks.{}.cross.mixer.out"),
-    ("model.decoder.layers.{}.encoder_attn_layer_norm",   "decoder.blocks.{}.cross.norm"),
-    ("model.decoder.layers.{}.fc1",                       "decoder.blocks.{}.feed_forward.mixer.inner"),
-    ("model.decoder.layers.{}.fc2",                       "decoder.blocks.{}.feed_forward.mixer.outer"),
-    ("model.decoder.layers.{}.final_layer_norm",          "decoder.blocks.{}.feed_forward.norm"),
+    *LAYERS,
     ("model.decoder.layernorm",                           "decoder.norm"),
 ]
 HEAD = [

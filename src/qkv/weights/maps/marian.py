@@ -3,34 +3,9 @@
 from __future__ import annotations
 
 from qkv.weights.config_map import ConfigMap, Size
+from qkv.weights.maps.two_stacks import LAYERS
 from qkv.weights.published import PublishedFamily
 from qkv.weights.rules import Copy, Drop, Flatten, Map, Rename, rename_modules
-
-# fmt: off
-MODULES = [
-    ("model.encoder.layers.{}.self_attn.q_proj",          "encoder.blocks.{}.attention.mixer.project.query"),
-    ("model.encoder.layers.{}.self_attn.k_proj",          "encoder.blocks.{}.attention.mixer.project.key"),
-    ("model.encoder.layers.{}.self_attn.v_proj",          "encoder.blocks.{}.attention.mixer.project.value"),
-    ("model.encoder.layers.{}.self_attn.out_proj",        "encoder.blocks.{}.attention.mixer.out"),
-    ("model.encoder.layers.{}.self_attn_layer_norm",      "encoder.blocks.{}.attention.norm"),
-    ("model.encoder.layers.{}.fc1",                       "encoder.blocks.{}.feed_forward.mixer.inner"),
-    ("model.encoder.layers.{}.fc2",                       "encoder.blocks.{}.feed_forward.mixer.outer"),
-    ("model.encoder.layers.{}.final_layer_norm",          "encoder.blocks.{}.feed_forward.norm"),
-    ("model.decoder.layers.{}.self_attn.q_proj",          "decoder.blocks.{}.attention.mixer.project.query"),
-    ("model.decoder.layers.{}.self_attn.k_proj",          "decoder.blocks.{}.attention.mixer.project.key"),
-    ("model.decoder.layers.{}.self_attn.v_proj",          "decoder.blocks.{}.attention.mixer.project.value"),
-    ("model.decoder.layers.{}.self_attn.out_proj",        "decoder.blocks.{}.attention.mixer.out"),
-    ("model.decoder.layers.{}.self_attn_layer_norm",      "decoder.blocks.{}.attention.norm"),
-    ("model.decoder.layers.{}.encoder_attn.q_proj",       "decoder.blocks.{}.cross.mixer.query"),
-    ("model.decoder.layers.{}.encoder_attn.k_proj",       "decoder.blocks.{}.cross.mixer.project.key"),
-    ("model.decoder.layers.{}.encoder_attn.v_proj",       "decoder.blocks.{}.cross.mixer.project.value"),
-    ("model.decoder.layers.{}.encoder_attn.out_proj",     "decoder.blocks.{}.cross.mixer.out"),
-    ("model.decoder.layers.{}.encoder_attn_layer_norm",   "decoder.blocks.{}.cross.norm"),
-    ("model.decoder.layers.{}.fc1",                       "decoder.blocks.{}.feed_forward.mixer.inner"),
-    ("model.decoder.layers.{}.fc2",                       "decoder.blocks.{}.feed_forward.mixer.outer"),
-    ("model.decoder.layers.{}.final_layer_norm",          "decoder.blocks.{}.feed_forward.norm"),
-]
-# fmt: on
 
 RULES: Map = [
     Copy("model.encoder.embed_tokens.weight", of="model.shared.weight"),
@@ -38,7 +13,7 @@ RULES: Map = [
     Copy("lm_head.weight", of="model.shared.weight"),
     Rename("model.shared.weight", "source.tokens.weight"),
     Flatten("final_logits_bias", "head.bias"),
-    *rename_modules(MODULES),
+    *rename_modules(LAYERS),
     Drop("model.encoder.embed_positions.weight", "fixed sinusoids, computed"),
     Drop("model.decoder.embed_positions.weight", "fixed sinusoids, computed"),
 ]
