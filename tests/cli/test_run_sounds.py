@@ -69,3 +69,15 @@ def test_faults_are_told_in_one_line(tmp_path: Path, clips: list[Path]) -> None:
         assert found.code == 2, found
         assert told in found.err
         assert len(found.err.strip().splitlines()) == 1
+
+
+def test_states_are_written_one_by_one(tmp_path: Path, clips: list[Path]) -> None:
+    reader = SoundStateReader(small_sound("base", "states"), WaveFeatures())
+    reader.save(tmp_path / "states")
+    expected = [states.tolist() for states in reader.run(clips)]
+    plain = qkv("run", tmp_path / "states", *clips, "--device", "cpu").out.splitlines()
+    assert [json.loads(line) for line in plain] == [[pytest.approx(row, abs=1e-6) for row in each] for each in expected]
+    strange = tmp_path / 'a [] "name".wav'
+    strange.write_bytes(clips[0].read_bytes())
+    answer = json.loads(qkv("run", tmp_path / "states", strange, "--json", "--device", "cpu").out)
+    assert answer == {"input": str(strange), "states": [pytest.approx(row, abs=1e-6) for row in expected[0]]}

@@ -100,10 +100,14 @@ def _told(model: "ImageTextReader", files: list[str], told: str, before: int, re
 
 
 def states_of_pictures(model: "ImageStateReader", inputs: list[Input], before: int, request: Any) -> Iterator[str]:
-    """The vectors of all tokens, as a JSON list of lists."""
+    """The vectors of all tokens, as a JSON list of lists, written one by one: of an hour of sound they are many."""
     files = [file for file, _ in inputs]
     for file, states in zip(files, model.run(files), strict=True):
-        yield in_json(input=file, states=states.tolist()) if request.as_json else json.dumps(states.tolist())
+        head, tail = in_json(input=file, states=[]).rsplit("[]", 1) if request.as_json else ("", "")
+        print(f"{head}[", end="")
+        for number, state in enumerate(states):
+            print(", " if number else "", json.dumps(state.tolist()), sep="", end="")
+        yield f"]{tail}"
 
 
 def guess_patches(model: "PatchGuesser", inputs: list[Input], before: int, request: Any) -> Iterator[str]:
