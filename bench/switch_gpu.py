@@ -1,0 +1,230 @@
+"""A training step of Switch-base-8 against the reference library's, and against our own dense T5 of equal operations.
+
+    python bench/switch_gpu.py
+
+32 rows of 512 source and 128 target tokens, bfloat16 by autocast, fused AdamW, dropout as published. All models begin
+at random, with their tokens spread over the experts as chance has it; ours learns with the losses of experts, the
+reference without. Then the products of one layer of experts by themselves: torch's grouped kernel, our blocks, and one
+dense product of as many rows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import statistics
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from gpu import milliseconds, report
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from qkv.data.pairs import PairBatch
+from qkv.models import switch, t5
+from qkv.models.catalogue import build
+from qkv.parts.grouped import Groups, block_product, kernel_product
+from qkv.train.compiling import compiled_blocks
+from qkv.train.objectives.expert_losses import with_expert_losses
+from qkv.train.objectives.sequence_to_sequence import SequenceToSequenceLoss
+
+ROWS, SOURCE, TARGET = 32, 512, 128
+Step = tuple[nn.Module, Callable[[], None]]  # a model, and what trains it once
+SMALL = {"width": 32, "key_width": 8, "hidden": 64, "heads": 4, "encoder_layers": 2, "decoder_layers": 2}
+
+
+def sizes(small: bool) -> tuple[Any, Any]:
+    """Of Switch-base-8 and of a T5 with the feed-forward of one of its experts in every block."""
+    sparse, dense = switch.SIZES["base-8"], t5.SIZES["base"]
+    return (
+        (replace(sparse, **SMALL, vocabulary=128), replace(dense, **SMALL, vocabulary=128))
+        if small
+        else (sparse, dense)
+    )
+
+
+def some_pairs(vocabulary: int, rows: int, source: int, target: int, device: str) -> PairBatch:
+    return PairBatch(
+        source=torch.randint(1, vocabulary, (rows, source), device=device),
+        source_lengths=torch.full((rows,), source, device=device),
+        target=torch.randint(1, vocabulary, (rows, target + 1), device=device),
+        target_lengths=torch.full((rows,), target + 1, device=device),
+        predicted=rows * target,
+    )
+
+
+def training_step(model: nn.Module, loss: Callable[[], torch.Tensor], device: str) -> Callable[[], None]:
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
+
+    def step() -> None:
+        with torch.autocast(device, torch.bfloat16):
+            value = loss()
+        value.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+def our_step(family: str, chosen: Any, batch: PairBatch, device: str) -> Step:
+    torch.manual_seed(0)
+    with torch.device(device):
+        model = build(family, chosen).train()
+    objective = with_expert_losses(model, SequenceToSequenceLoss(smoothing=0.0))
+
+    def loss() -> torch.Tensor:
+        found = objective(model, batch)
+        return found.total / found.count
+
+    return model, training_step(model, loss, device)
+
+
+def reference_step(sparse: bool, chosen: Any, batch: PairBatch, device: str) -> Step:
+    import transformers
+
+    common = {
+        "vocab_size": chosen.vocabulary, "d_model": chosen.width, "d_kv": chosen.key_width, "d_ff": chosen.hidden,
+        "num_heads": chosen.heads, "num_layers": chosen.encoder_layers, "num_decoder_layers": chosen.decoder_layers,
+        "decoder_start_token_id": 0,
+    }  # fmt: skip
+    torch.manual_seed(0)
+    model: Any
+    if sparse:
+        config = transformers.SwitchTransformersConfig(
+            **common,
+            num_experts=chosen.experts,
+            num_sparse_encoder_layers=chosen.encoder_layers // chosen.encoder_step,
+            num_sparse_decoder_layers=chosen.decoder_layers // chosen.decoder_step,
+            expert_capacity=chosen.capacity,
+        )
+        model = transformers.SwitchTransformersForConditionalGeneration(config)
+    else:
+        model = transformers.T5ForConditionalGeneration(transformers.T5Config(**common))
+    model = model.to(device).train()
+    source, labels = batch.source, batch.target[:, 1:].contiguous()
+    return model, training_step(model, lambda: model(input_ids=source, labels=labels).loss, device)
+
+
+def operations(family: str, chosen: Any, batch: PairBatch) -> int:
+    """Of the matrix products of a step, counted on a model that has shapes and no numbers."""
+    with torch.device("meta"):
+        model = build(family, chosen)
+    with FlopCounterMode(display=False) as counter:
+        SequenceToSequenceLoss(smoothing=0.0)(model, batch.to(torch.device("meta"))).total.backward()
+    return int(counter.get_total_flops())
+
+
+def on_cpu(call: Callable[[], object]) -> float:
+    call()
+    times = []
+    for _ in range(3):
+        start = time.perf_counter()
+        call()
+        times.append(1000 * (time.perf_counter() - start))
+    return statistics.median(times)
+
+
+def steps(small: bool, compiled: bool, device: str, clock: Callable[..., float]) -> list[dict[str, Any]]:
+    sparse, dense = sizes(small)
+    shape = (2, 16, 8) if small else (ROWS, SOURCE, TARGET)
+    batch = some_pairs(sparse.vocabulary, *shape, device)
+    counted = {"switch": operations("switch", sparse, batch), "t5": operations("t5", dense, batch)}
+    times: dict[str, float] = {}
+
+    def measure(name: str, make: Callable[[], Step], compile_it: bool = False) -> None:
+        model, step = make()
+        with compiled_blocks(model) if compile_it else nullcontext():
+            times[name] = clock(step)
+        print(f"{name}: {times[name]:.1f} ms", flush=True)
+        del model, step
+        gc.collect()
+        if device == "cuda":
+            torch.cuda.empty_cache()
+
+    our_switch, our_t5 = (partial(our_step, *which, batch, device) for which in (("switch", sparse), ("t5", dense)))
+    measure("qkv switch", our_switch)
+    measure("qkv t5", our_t5)
+    measure("reference switch", partial(reference_step, True, sparse, batch, device))
+    measure("reference t5", partial(reference_step, False, dense, batch, device))
+    if compiled:
+        measure("qkv switch, compiled", our_switch, compile_it=True)
+        measure("qkv t5, compiled", our_t5, compile_it=True)
+    tokens = shape[0] * shape[1]
+    rows = []
+    for name, each in times.items():
+        same = name.replace("switch", "t5").replace("reference", "qkv")
+        rows.append(
+            {
+                "model": name,
+                "step ms": round(each, 2),
+                "encoder tokens/s": round(1000 * tokens / each),
+                "TFLOP of a step": round(counted["switch" if "switch" in name else "t5"] / 1e12, 3),
+                "against the reference switch": f"{times['reference switch'] / each:.2f}x",
+                "against our dense": f"{times[same] / each:.2f}",
+            }
+        )
+    return rows
+
+
+def products(small: bool, device: str, clock: Callable[..., float]) -> list[dict[str, Any]]:
+    """One product of a layer of experts, forwards and backwards."""
+    rows, experts, width, hidden = (64, 4, 16, 32) if small else (ROWS * SOURCE, 8, 768, 3072)
+    torch.manual_seed(0)
+    x = torch.randn(rows, width, device=device, dtype=torch.bfloat16, requires_grad=True)
+    weight = torch.randn(experts, width, hidden, device=device, dtype=torch.bfloat16, requires_grad=True)
+    one = weight[0].detach().clone().requires_grad_()
+    pull = torch.randn(rows, hidden, device=device, dtype=torch.bfloat16)
+    found = []
+    for spread, group in (
+        ("evenly", torch.arange(rows, device=device) % experts),
+        (
+            "half to one",
+            torch.where(torch.arange(rows, device=device) % 2 == 0, 0, torch.arange(rows, device=device) % experts),
+        ),
+    ):
+        groups = Groups(group, experts)
+        ways: dict[str, tuple[Callable[[], torch.Tensor], torch.Tensor]] = {
+            "grouped kernel": (lambda groups=groups: kernel_product(x, weight, groups), weight),
+            "blocks": (lambda groups=groups: block_product(x, weight, groups), weight),
+            "dense": (lambda: x @ one, one),
+        }
+        for name, (product, matrix) in ways.items():
+            forward = clock(torch.no_grad()(product))
+            both = clock(lambda product=product, matrix=matrix: torch.autograd.grad(product(), (x, matrix), pull))
+            flops = 2 * rows * width * hidden
+            found.append(
+                {
+                    "tokens spread": spread,
+                    "product": name,
+                    "forward ms": round(forward, 3),
+                    "TFLOP/s": round(flops / forward / 1e9),
+                    "both ms": round(both, 3),
+                    "both TFLOP/s": round(3 * flops / both / 1e9),
+                }
+            )
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--no-compile", action="store_true", help="leave out the compiled models")
+    parser.add_argument("--small", action="store_true", help=argparse.SUPPRESS)  # on a CPU, to see that it runs
+    chosen = parser.parse_args()
+    device, clock = ("cpu", on_cpu) if chosen.small else ("cuda", milliseconds)
+    rows = steps(chosen.small, not (chosen.no_compile or chosen.small), device, clock)
+    rows += products(chosen.small, device, clock)
+    if chosen.small:
+        print(*rows, sep="\n")
+        return
+    report(
+        "switch_gpu", rows, {"precision": "bfloat16 by autocast", "batch": f"{ROWS} rows, {SOURCE} → {TARGET} tokens"}
+    )
+
+
+if __name__ == "__main__":
+    main()
