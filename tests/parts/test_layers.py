@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from qkv.parts.attention.visibility import Tokens
 from qkv.parts.context import Context
-from qkv.parts.layers import DroppedStack, SummedStack
+from qkv.parts.layers import DroppedStack, NormedSummedStack, SummedStack
 from qkv.parts.norm import LayerNorm
 
 CTX = Context(tokens=Tokens(3))
@@ -44,5 +44,13 @@ def test_a_sum_of_layers_is_their_mean_weighted_by_shares() -> None:
     streams = torch.stack([x, x + 1, x + 11, x + 111])
     torch.testing.assert_close(stack(x, CTX), streams.mean(0))
     nn.init.normal_(stack.shares)
+    expected = (streams * stack.shares.softmax(0)[:, None, None, None]).sum(0)
+    torch.testing.assert_close(stack(x, CTX), expected)
+
+
+def test_the_last_of_them_can_be_heard_after_its_norm() -> None:
+    stack, x = NormedSummedStack(blocks(), LayerNorm(4)).eval(), torch.randn(2, 3, 4)
+    nn.init.normal_(stack.shares)
+    streams = torch.stack([x, x + 1, x + 11, nn.LayerNorm(4)(x + 111)])
     expected = (streams * stack.shares.softmax(0)[:, None, None, None]).sum(0)
     torch.testing.assert_close(stack(x, CTX), expected)

@@ -8,7 +8,8 @@ from qkv.api.pairs import Pair
 from qkv.data.plan import Batching, TokenBudget
 from qkv.data.tokenizer import TextTokenizer
 from qkv.errors import QkvError, nearest_or_all
-from qkv.models.catalogue import Family, find_family
+from qkv.models.catalogue import find_family
+from qkv.models.family import Family
 
 DESK = "desk"
 # A size for the data that one person has and the machine on their desk. No paper published it.
@@ -51,6 +52,9 @@ DESK_SIZES: dict[str, dict[str, Any]] = {
     "whisper": {
         "mels": 80, "source_positions": 1500, "target_positions": 448, "width": 256, "encoder_hidden": 1024,
         "decoder_hidden": 1024, "encoder_heads": 4, "decoder_heads": 4, "encoder_layers": 3, "decoder_layers": 3,
+    },
+    "whisper-encoder": {
+        "mels": 80, "source_positions": 1500, "width": 256, "hidden": 1024, "heads": 4, "layers": 3,
     },
     "ast": {"bands": 128, "frames": 128, "width": 192, "hidden": 768, "heads": 3, "layers": 6},
     "wav2vec2": {

@@ -18,17 +18,17 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from qkv.data.sound import Sound
-from qkv.data.sound_features import Features, FilterBank, LogMel, SoundFeatures, WaveFeatures, join_waves
+from qkv.data.sound_features import Features, SoundFeatures, WaveFeatures, join_waves
 from qkv.data.sound_processor import write_sound_processor
 from qkv.data.spectra import FBANK_FRAME
 from qkv.errors import QkvError
 from qkv.generate.listen import Listener, Spoken, sound_stretches
 from qkv.generate.readers import Labelled
-from qkv.generate.use import ModelUse, at_rest
+from qkv.generate.use import ModelUse, answered
 from qkv.models.image_model import ImageModel
 from qkv.models.sound_model import SoundModel
 from qkv.weights.save import save_model
-from qkv.weights.sound_folder import letters_of, read_features
+from qkv.weights.sound_folder import letters_of, read_features, usual_features
 
 WINDOW = 30.0  # seconds that a model of samples hears at once
 BATCH_WINDOWS = 8
@@ -37,18 +37,14 @@ BATCH_WINDOWS = 8
 class SoundReader(ModelUse):
     """What all uses of a model of sound share; each use is a subclass for one kind of head."""
 
-    kinds: ClassVar[tuple[str, ...]]  # the heads it is for
-
     def __init__(self, model: SoundModel | ImageModel, features: SoundFeatures, *, window: float = WINDOW) -> None:
         """`window` is seconds; what reads pictures of sound hears as much as a picture shows."""
-        if model.head_choice.kind not in self.kinds:
-            wanted = " or ".join(self.kinds)
-            raise QkvError(f"This needs a model with a {wanted} head, but it has a {model.head_choice.kind} head.")
-        if isinstance(features, LogMel) or isinstance(model, SoundModel) != isinstance(features, WaveFeatures):
+        self.check_head(model)
+        if type(features) is not type(usual_features(model)):
             raise QkvError("The model hears samples, or pictures of them, and its features are of the other kind.")
         self.model, self.features = model, features
         self.shortest = model.frames.shortest if isinstance(model, SoundModel) else FBANK_FRAME
-        self.size = features.samples if isinstance(features, FilterBank) else round(window * features.rate)
+        self.size = round(window * features.rate) if isinstance(features, WaveFeatures) else features.samples
         if self.size < self.shortest:
             raise QkvError(f"A window of {window} seconds is shorter than what the model hears as one frame.")
 
@@ -66,11 +62,9 @@ class SoundReader(ModelUse):
             for number, sound in enumerate(sounds)
             for window in sound_stretches(sound, self.features.rate, self.size)
         )
-        with at_rest(self.model):
-            while some := list(islice(queue, rows)):
-                output = self._hear([samples for _, samples in some])
-                for (number, samples), answer in zip(some, output, strict=True):
-                    found[number].append((len(samples), answer))
+        batches = ((some, [samples for _, samples in some]) for some in iter(lambda: list(islice(queue, rows)), []))
+        for (number, samples), answer in answered(self.model, batches, self._hear):
+            found[number].append((len(samples), answer))
         return found
 
     def prepared(self, waves: Sequence[Tensor]) -> Features:

@@ -29,6 +29,7 @@ from qkv.generate.transcribe import Transcriber
 from qkv.generate.use import at_rest
 from qkv.look.colour import LEVELS, SCREEN
 from qkv.look.picture_maps import Floats, PictureRecord, kept_attention, likeliest, rolled_out
+from qkv.models.frame_model import FrameModel
 from qkv.models.image_model import ImageModel
 from qkv.models.sound_model import SoundModel
 from qkv.parts.attention.visibility import NotPadding, Tokens
@@ -129,6 +130,8 @@ def record_sound(use: SoundReader | Listener | Transcriber, sound: Spoken) -> Re
     name = str(sound) if isinstance(sound, Path | str) else "sound"
     if isinstance(use, Transcriber):
         return _spoken(use, sound, name)
+    if isinstance(use.model, FrameModel):
+        raise QkvError("Of Whisper's encoder alone nothing is drawn, its slots being too many: look at a Whisper.")
     if isinstance(use.model, ImageModel):
         assert isinstance(use, SoundReader)
         return _pictured(use, sound, name)

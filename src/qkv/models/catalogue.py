@@ -185,6 +185,15 @@ _FAMILIES = [
         whisper.SIZES,
         reads="sound",
     ),
+    Family(
+        "whisper-encoder",
+        "the half of Whisper that hears, to decide about sounds",
+        whisper.WhisperEncoderSizes,
+        whisper.whisper_encoder,
+        whisper.ENCODER_SIZES,
+        whisper.ENCODER_HEADS,
+        "sound",
+    ),
     Family("ast", "a DeiT that reads the filter bank of a sound", ast.ASTSizes, ast.ast, ast.SIZES, ast.HEADS, "sound"),
     Family(
         "wav2vec2",

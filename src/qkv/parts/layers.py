@@ -49,5 +49,19 @@ class SummedStack(DroppedStack):
         total = shares[0] * x
         for share, block in zip(shares[1:], self.blocks, strict=True):
             x = self.run(block, x, ctx)
-            total = total + share * x
+            heard = self.last(x, ctx) if block is self.blocks[-1] else x
+            total = total + share * heard
         return total
+
+    def last(self, x: Tensor, ctx: Context) -> Tensor:
+        """What the last block gives, as it is heard."""
+        return x
+
+
+class NormedSummedStack(SummedStack):
+    """The same, but of what the last block gives, what is heard has passed the last norm. [yang2021 §3]"""
+
+    def last(self, x: Tensor, ctx: Context) -> Tensor:
+        assert self.norm is not None
+        normed: Tensor = self.norm(x, ctx)
+        return normed

@@ -12,8 +12,10 @@ import torch
 from torch import Tensor
 
 from qkv.models.catalogue import Model, find_family
+from qkv.models.frame_model import FrameModel
 from qkv.models.image_model import ImageModel
 from qkv.models.sound_model import SoundModel
+from qkv.parts.frames import STRIDE
 
 
 def hears_sounds(model: Model) -> bool:
@@ -25,6 +27,8 @@ def hears_sounds(model: Model) -> bool:
 
 def sound_lengths(model: Model, longest: int, lengths: Sequence[int]) -> list[int]:
     """Frames to compare at: as many as are given and no more than `longest`; of a picture, all it has."""
+    if isinstance(model, FrameModel):
+        return [STRIDE * model.sizes.source_positions]
     if isinstance(model, ImageModel):
         return [model.sizes.frames]
     return sorted({length for length in lengths if length <= longest} | {longest})
@@ -35,6 +39,11 @@ def sound_answers(
 ) -> list[tuple[str, Tensor, Tensor]]:
     """For each kind of answer: its name, ours, and the reference's, of frames that are real."""
     random = torch.Generator().manual_seed(seed)
+    if isinstance(model, FrameModel):
+        heard = torch.randn(rows, model.sizes.mels, frames, generator=random)
+        return _named(
+            model, model(heard.to(next(model.parameters()))), reference(heard.to(next(reference.parameters())))
+        )
     if isinstance(model, ImageModel):  # which reads pictures of one size alone in the other library
         picture = torch.randn(rows, 1, model.sizes.bands, model.sizes.frames, generator=random)
         found = model(picture.to(next(model.parameters())))

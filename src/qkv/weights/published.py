@@ -135,7 +135,7 @@ def load_published(
         raise QkvError(
             f"{folder / CONFIG_FILE} describes a model of type {model_type!r}; qkv reads {', '.join(sorted(families))}."
         )
-    published = families[model_type]
+    published = _of_architecture(families, model_type, config)
     sizes = published.sizes_of(config)
     held = read_shards(folder)
     tensors = published.renamed(held)
@@ -144,6 +144,16 @@ def load_published(
     sizes = published.settle(sizes, tensors)
     rules = published.rules(sizes, head)
     return fill_family(published.family, rules, sizes, head, tensors, folder, published.spelling(held))
+
+
+def _of_architecture(
+    families: Mapping[str, PublishedFamily], model_type: str, config: Mapping[str, Any]
+) -> PublishedFamily:
+    """The family of a type; where one type is several of ours, the one that has the architecture which is named."""
+    names = config.get("architectures")
+    named = names[0] if isinstance(names, list) and names else None
+    same = (each for each in families.values() if each.model_type == model_type)
+    return next((each for each in same if named in each.architectures.values()), families[model_type])
 
 
 def fill_family(

@@ -11,6 +11,7 @@ from qkv.data.sound_processor import PROCESSOR_FILE, read_sound_processor, write
 from qkv.errors import QkvError
 from qkv.models.catalogue import Model
 from qkv.models.sound_model import SoundModel
+from qkv.parts.frames import STRIDE
 
 
 def usual_features(model: Model) -> SoundFeatures | None:
@@ -22,6 +23,9 @@ def usual_features(model: Model) -> SoundFeatures | None:
         return FilterBank(bands=model.sizes.bands, frames=model.sizes.frames)
     if model.family == "whisper":
         return LogMel(bands=model.sizes.mels)
+    if model.family == "whisper-encoder":
+        usual = LogMel(bands=model.sizes.mels)
+        return replace(usual, seconds=max(1, model.sizes.source_positions * STRIDE * usual.hop // usual.rate))
     return None
 
 

@@ -20,7 +20,7 @@ from qkv.weights.maps.t5 import T5
 from qkv.weights.maps.vit import DEIT, VIT
 from qkv.weights.maps.vitpose import VITPOSE
 from qkv.weights.maps.wav2vec2 import WAV2VEC2
-from qkv.weights.maps.whisper import WHISPER
+from qkv.weights.maps.whisper import WHISPER, WHISPER_ENCODER
 from qkv.weights.published import PublishedFamily
 
 PUBLISHED: dict[str, PublishedFamily] = {
@@ -52,3 +52,4 @@ PUBLISHED: dict[str, PublishedFamily] = {
         WHISPER,
     )
 }
+PUBLISHED["whisper-encoder"] = WHISPER_ENCODER  # by its architecture: its type is Whisper's
