@@ -16,6 +16,7 @@ PACKAGE = ROOT / "src" / "qkv"
 LONGEST_FILE = 500
 
 # They may judge qkv in tests/, but qkv must never lean on them.
+FOR_TRITON = ("_programs", "_triton")
 REFERENCE_LIBRARIES = {
     "alphafold", "diffusers", "fairseq", "fairseq2", "flax", "haiku", "jax", "keras", "linformer", "open_clip",
     "openfold", "performer_pytorch", "reformer_pytorch", "sentence_transformers", "tensorflow", "timm", "transformers",
@@ -147,7 +148,11 @@ def distributions(requirements: list[str]) -> set[str]:
 
 
 def test_src_imports_only_its_declared_dependencies() -> None:
-    """Base dependencies anywhere, extras only inside functions (who does not need them need not have them)."""
+    """Base dependencies anywhere, extras only inside functions (who does not need them need not have them).
+
+    Triton comes with torch's builds for GPUs; files of programs for it need it at import, and are themselves imported
+    inside functions only.
+    """
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
     base = distributions(project["dependencies"]) | set(sys.stdlib_module_names) | {"qkv", "__future__"}
@@ -164,6 +169,10 @@ def test_src_imports_only_its_declared_dependencies() -> None:
                 continue
             if library in REFERENCE_LIBRARIES:
                 wrong.append(f"{module_name(file)}:{line} leans on the reference library {library}")
+            elif library == "triton" and file.stem.endswith(FOR_TRITON):
+                continue
+            elif top_level and name.endswith(FOR_TRITON) and not file.stem.endswith(FOR_TRITON):
+                wrong.append(f"{module_name(file)}:{line} needs Triton at import, by way of {name}")
             elif library in optional and top_level:
                 wrong.append(f"{module_name(file)}:{line} needs the extra {library} at import")
             elif library not in base | optional:
