@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from qkv.api.looking_pictures import look_at_pictures
     from qkv.api.looking_sounds import look_at_sounds
     from qkv.api.pairs import hold_out, read_pairs
+    from qkv.api.rating import fine_tune_rater
     from qkv.api.scores import Scores
     from qkv.api.sound_pretraining import SoundPretraining, pretrain_on_sounds
     from qkv.api.sound_training import SoundTraining, train_sound_classifier
@@ -57,7 +58,7 @@ if TYPE_CHECKING:
     from qkv.generate.image_text import ImageTextReader
     from qkv.generate.language import Options, TextWriter
     from qkv.generate.listen import Listener
-    from qkv.generate.readers import Answerer, Classifier, MaskFiller, SentenceEncoder, Tagger
+    from qkv.generate.readers import Answerer, Classifier, MaskFiller, Rater, SentenceEncoder, Tagger
     from qkv.generate.sound_readers import SoundClassifier
     from qkv.generate.text import TextToText
     from qkv.generate.transcribe import Transcriber
@@ -88,6 +89,7 @@ __all__ = [
     "NewTokenizer",
     "Options",
     "QkvError",
+    "Rater",
     "Scores",
     "SentenceEncoder",
     "SoundClassifier",
@@ -107,6 +109,7 @@ __all__ = [
     "fine_tune_answerer",
     "fine_tune_classifier",
     "fine_tune_embeddings",
+    "fine_tune_rater",
     "fine_tune_tagger",
     "harness_model",
     "hold_out",
@@ -163,6 +166,7 @@ _HOMES = {
     "NewTokenizer": "qkv.api.choices",
     "Options": "qkv.generate.language",
     "QkvError": "qkv.errors",
+    "Rater": "qkv.generate.readers",
     "Scores": "qkv.api.scores",
     "SentenceEncoder": "qkv.generate.readers",
     "SoundClassifier": "qkv.generate.sound_readers",
@@ -182,6 +186,7 @@ _HOMES = {
     "fine_tune_answerer": "qkv.api.fine_tuning",
     "fine_tune_classifier": "qkv.api.fine_tuning",
     "fine_tune_embeddings": "qkv.api.fine_tuning",
+    "fine_tune_rater": "qkv.api.rating",
     "fine_tune_tagger": "qkv.api.fine_tuning",
     "harness_model": "qkv.api.harness",
     "hold_out": "qkv.api.pairs",
