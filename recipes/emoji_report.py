@@ -71,7 +71,8 @@ Right answers on the {emoji["test"]} held-out emoji, in %:
 as "an animal" and "a plant"; always answering with the largest category of the training emoji would be right for
 {percent(chance["largest category"])}. *subcategory*: one of {chance["asked subcategories"]:.0f} by its bare name, such as
 "animal mammal". *by known emoji*: a class is told by the names of training emoji that belong to it. In all cases the class is
-the mean direction of its words, and no picture is used to define it. No caption says what category an emoji is in.
+the mean direction of its words, and no picture is used to define it. No emoji's caption gives its category; words such as "flag"
+and "face" stand in many names, though, and words such as "animal" and "food" in keywords of the clip art.
 
 {finding(runs, chance)}
 
