@@ -31,11 +31,8 @@ from qkv.files import read_json, write_json
 from qkv.generate.readers import Classifier, MaskFiller
 from qkv.models.catalogue import build
 from qkv.train.metrics_of_labels import accuracy, macro_f1
-from qkv.train.objectives.distillation import DistillationLoss
-from qkv.train.objectives.labels import ClassificationLoss
 from qkv.train.optimizers import adamw
 from qkv.train.schedules import Linear
-from qkv.train.student import spread_evenly, take_layers
 
 VOCABULARY = 16_000
 NAMES = ("negative", "positive")
@@ -96,10 +93,9 @@ def main(
         if name == "pre-trained":
             teacher = classifier
     folder = out / "student"
-    objective = DistillationLoss(teacher.model, ClassificationLoss(), temperature=2.0, hard=0.5, soft=0.5)
-    student = fine_tune_classifier(
-        student_of(teacher), data["train"], folder, valid=data["valid"], objective=objective, how=how
-    )
+    start = qkv.student_of(teacher, layers // 2)  # every other layer of the teacher [sanh2019 §3]
+    how = replace(how, distil=qkv.Distillation(teacher, temperature=2.0, soft=0.5))
+    student = fine_tune_classifier(start, data["train"], folder, valid=data["valid"], how=how)
     tuned["student"] = report(student, folder, data)
     result, session = read_result(out / "pretrained"), read_json(out / "pretrained" / "run.json")["sessions"][-1]
     write_json(
@@ -125,15 +121,6 @@ def main(
         },
     )
     print((out / "result.json").read_text(encoding="utf-8"))
-
-
-def student_of(teacher: Classifier) -> Classifier:
-    """A model of half the layers, which begins with every other one of its teacher's. [sanh2019 §3]"""
-    sizes = teacher.model.sizes
-    model = build(teacher.model.family, replace(sizes, layers=sizes.layers // 2), teacher.model.head_choice)
-    model.to(next(teacher.model.parameters()).device)
-    take_layers(model, teacher.model, spread_evenly(sizes.layers // 2, sizes.layers))
-    return Classifier(model, teacher.tokenizer)
 
 
 def report(classifier: Classifier, folder: Path, data: dict[str, LabelledTexts]) -> dict[str, Any]:

@@ -128,6 +128,13 @@ def test_the_number_of_classes_replaces_two_nameless_ones(tmp_path):
     close(found(IDS), model(IDS).logits)
 
 
+def test_a_model_of_several_labels_a_text_is_not_taken_for_one_of_one(tmp_path):
+    saved("BertForSequenceClassification", tmp_path, BertConfig(**CONFIG, problem_type="multi_label_classification"))
+    with pytest.raises(QkvError, match="may give a text several labels"):
+        load_model(tmp_path)
+    assert load_model(tmp_path, head=HeadChoice("states")).head_choice.kind == "states"
+
+
 def old(name: str) -> str:
     return name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")
 

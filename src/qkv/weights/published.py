@@ -27,6 +27,7 @@ from qkv.weights.sentence_folder import write_sentence_folder
 from qkv.weights.shards import SHARD_BYTES, read_shards, write_shards
 
 Rules = Callable[[Any, HeadChoice | None], Map]
+SEVERAL_LABELS = "multi_label_classification"
 FOR_A_TASK = (*WITH_LABELS, "spans")  # heads that stand on what a model has learned before
 
 
@@ -99,6 +100,11 @@ class PublishedFamily:
         kinds = [kind for kind in kinds if set(self.marks.get(kind, ())) <= set(tensors)] or kinds
         if not kinds[0]:
             return None
+        if kinds[0] == "classification" and config.get("problem_type") == SEVERAL_LABELS and not fullest:
+            raise QkvError(
+                f"{folder / CONFIG_FILE} describes a model that may give a text several labels ({SEVERAL_LABELS}); qkv "
+                "reads those that give one."
+            )
         if kinds[0] in WITH_LABELS:
             return HeadChoice(kinds[0], labels=_labels(config, folder))
         return HeadChoice(kinds[0])
