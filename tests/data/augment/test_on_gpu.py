@@ -4,7 +4,20 @@ import numpy as np
 import pytest
 import torch
 
-from qkv.data.augment import ColourJitter, Flip, InTurn, Mixing, RandAugment, RandomErasing, RandomResizedCrop, Shift
+from qkv.data.augment import (
+    ColourJitter,
+    Flip,
+    InTurn,
+    Mixing,
+    Noise,
+    RandAugment,
+    RandomErasing,
+    RandomResizedCrop,
+    Roll,
+    Shift,
+    SpecAugment,
+    WaveMixing,
+)
 from qkv.data.augment.rand_augment import CHANGES
 from qkv.data.preprocessing import Normalise
 from tests.data.augment.pictures import pictures
@@ -42,3 +55,14 @@ def test_normalised_and_mixed_pictures_are_the_same() -> None:
         torch.testing.assert_close(there.images.cpu(), here.images)
         torch.testing.assert_close(there.kept.cpu(), here.kept)
         assert torch.equal(there.partners.cpu(), here.partners)
+
+
+def test_a_gpu_gives_the_same_sounds() -> None:
+    pictures_of_sounds, waves = torch.randn(8, 1, 20, 30), torch.randn(8, 4000)
+    steps = InTurn((SpecAugment(bands=5, frames=7, masks=2), Noise(), Roll(4)))
+    here = steps(pictures_of_sounds, np.random.default_rng(0))
+    there = steps(pictures_of_sounds.cuda(), np.random.default_rng(0)).cpu()
+    torch.testing.assert_close(there, here)
+    mixed = [WaveMixing()(each, np.random.default_rng(0)) for each in (waves, waves.cuda())]
+    torch.testing.assert_close(mixed[1].images.cpu(), mixed[0].images)
+    assert torch.equal(mixed[1].partners.cpu(), mixed[0].partners)
