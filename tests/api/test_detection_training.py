@@ -128,6 +128,9 @@ def test_a_loaded_model_learns_other_classes_and_is_exported(tmp_path: Path) -> 
         ours, answer = after.model.eval()(pixels), theirs(pixels)
     torch.testing.assert_close(ours.logits, answer.logits, atol=1e-4, rtol=1e-4)
     torch.testing.assert_close(ours.boxes, answer.pred_boxes, atol=1e-4, rtol=1e-4)
+    published = qkv.load(tmp_path / "exported", "cpu")  # and such a folder is trained further
+    further = train_detector(data, tmp_path / "third", model=published, how=replace(FEW, optimizer=None))
+    assert further.model.head_choice.labels == data.names
 
 
 def test_what_does_not_fit_is_told(tmp_path: Path) -> None:
