@@ -14,6 +14,7 @@ from torch import Tensor
 
 from qkv.parts.attention.visibility import (
     Causal,
+    Chunks,
     Everything,
     Fixed,
     GlobalTokens,
@@ -50,6 +51,10 @@ SITUATIONS = {
     "dilated window": Situation(Window(3, step=2), lambda q, k: k.index - q.index in (-4, -2, 0, 2, 4)),
     "strided": Situation(Strided(4), lambda q, k: (k.index - q.index) % 4 == 0),
     "fixed": Situation(Fixed(4, 1), lambda q, k: k.index // 4 == q.index // 4 or k.index % 4 == 3),
+    "chunks": Situation(Chunks(4, 1, 2), lambda q, k: k.index // 4 in range(q.index // 4 - 1, q.index // 4 + 3)),
+    "reformer": Situation(
+        Causal() & Chunks(4), lambda q, k: k.index <= q.index and q.index // 4 - k.index // 4 in (0, 1)
+    ),
     "global tokens": Situation(GlobalTokens(2), lambda q, k: min(q.index, k.index) < 2),
     "longformer": Situation(
         Window(3) | GlobalTokens(1), lambda q, k: abs(k.index - q.index) < 3 or min(q.index, k.index) < 1

@@ -9,6 +9,7 @@ from qkv.errors import QkvError
 from qkv.parts.attention.visibility import (
     Both,
     Causal,
+    Chunks,
     Everything,
     Fixed,
     GlobalTokens,
@@ -50,6 +51,8 @@ def test_the_tables_of_the_papers() -> None:
     assert drawn(Window(2, step=2)) == ["x.x...", ".x.x..", "x.x.x.", ".x.x.x", "..x.x.", "...x.x"]
     assert drawn(Causal() & Strided(3)) == ["x.....", ".x....", "..x...", "x..x..", ".x..x.", "..x..x"]
     assert drawn(Causal() & Fixed(3, 1)) == ["x.....", "xx....", "xxx...", "..xx..", "..xxx.", "..xxxx"]
+    assert drawn(Causal() & Chunks(2)) == ["x.....", "xx....", "xxx...", "xxxx..", "..xxx.", "..xxxx"]
+    assert drawn(Chunks(2, 0, 1), 5) == ["xxxx.", "xxxx.", "..xxx", "..xxx", "....x"]
     assert drawn(GlobalTokens(1), 3) == ["xxx", "x..", "x.."]
 
 
@@ -81,6 +84,7 @@ def test_rules_are_values() -> None:
     def fresh() -> list[Rule]:
         return [
             *(Everything(), Causal(), Window(3), Window(4), Window(3, 2), Strided(3), Strided(4), Fixed(3, 1)),
+            *(Chunks(3), Chunks(3, 0), Chunks(3, 1, 1)),
             *(Fixed(3, 2), GlobalTokens(3), NotPadding(), SameDocument(), ~Causal(), ~Window(3)),
             *(Causal() & Window(3), Window(3) & Causal(), Causal() | Window(3), Causal() & (Window(3) | Strided(3))),
         ]

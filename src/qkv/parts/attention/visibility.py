@@ -141,6 +141,19 @@ class Fixed(Rule):
 
 
 @dataclass(frozen=True)
+class Chunks(Rule):
+    """The own chunk of `size` slots, so many `before` it and so many `after` it. [kitaev2020 §5]"""
+
+    size: int
+    before: int = 1
+    after: int = 0
+
+    def sees(self, query: Sight, key: Sight) -> Tensor:
+        back = query.index // self.size - key.index // self.size
+        return (back <= self.before) & (-back <= self.after)
+
+
+@dataclass(frozen=True)
 class GlobalTokens(Rule):
     """The first `count` tokens see everyone and are seen by everyone. [beltagy2020 §3.1]"""
 
