@@ -50,7 +50,7 @@ def speech_page(result: dict[str, Any]) -> str:
 *Written by `recipes/speech_report.py` from the runs beside this page; the figures are theirs.*
 
 **Asked.** Is sound without texts worth anything to a model that then learns to write from little speech? The same model is taught
-twice, with as many updates on the same sentences: once after it has learned from sound alone, once from random weights.
+with as many updates on the same sentences, after it has learned from sound alone and from random weights.
 
 **Found.** {finding(taught)}
 
@@ -66,7 +66,7 @@ captions of pictures). {result["parameters"] / 1e6:.1f}M parameters
 **Speech with texts.** Captions of pictures, read aloud in {language} by one person: {speech["train"]["sounds"]:,} to train on
 ({speech["train"]["minutes"]:.1f} minutes, {speech["train"]["words"]:,} words), {speech["valid"]["sounds"]:,} to choose weights and
 the language model's weight on, and {speech["test"]["sounds"]:,} to test on ({speech["test"]["words"]:,} words), once, at the end.
-Equal texts are on one side, and no recording to validate or test on was heard before, not even without its text.
+Equal texts are on one side, and no recording to validate or test on was learned from, not even without its text.
 {100 * result["unseen_words"]:.0f}% of the test words stand in no training text. All teachings together took {seconds / 60:.1f} GPU
 minutes.
 
