@@ -70,7 +70,11 @@ def align(
     slots: int,
     heads: Sequence[tuple[int, int]],
 ) -> Aligned:
-    """Where each token of a text, and the end after it, begins in the first `slots` slots of one memory row."""
+    """Where each token of a text, and the end after it, begins in the first `slots` slots of one memory row.
+
+    DIFFERS [radford2023]: transformers counts a token from where the model looks once it has written it, which is where
+    the next one is said. Here, as in the code that was published with the paper, from where it looks while writing it.
+    """
     device = memory.states.device
     ids = torch.tensor([[*opening, *text, end]], device=device)
     ledger = ChosenHeads(model, heads)
@@ -80,7 +84,7 @@ def align(
     said = torch.tensor(list(text), device=device)
     probabilities = logs.gather(1, said[:, None])[:, 0].exp().tolist() if text else []
     weights = torch.stack(ledger.kept)[..., :slots]  # [h l k]
-    tokens, places = cheapest_path(-alignment(weights)[len(opening) :].numpy())
+    tokens, places = cheapest_path(-alignment(weights)[len(opening) - 1 : -1].numpy())
     first = np.flatnonzero(np.diff(tokens, prepend=-1))
     return Aligned(places[first].tolist(), probabilities)
 
