@@ -64,7 +64,7 @@ def test_text_times_and_everything(folder, speech):
     [
         (("--times", "letters"), "segments or of words"),
         (("--language", "xx"), "no language 'xx'"),
-        (("--temperature", "1"), "--temperature is for language models"),
+        (("--temperature", "1"), "--temperature is for translators and language models"),
     ],
 )
 def test_what_does_not_fit_is_refused(folder, speech, options, complaint):
@@ -79,7 +79,10 @@ def test_an_exported_folder_hears_as_before(folder, speech, tmp_path):
     assert load_model(out).sizes == load_model(folder).sizes
 
 
-def test_looking_at_texts_with_it_is_refused(folder, tmp_path):
-    outcome = qkv("look", folder, "hello", "--html", tmp_path / "look.html", "--device", "cpu")
-    assert outcome.code == 2
-    assert "models of text" in outcome.complaint
+def test_looking_at_speech_draws_it_and_a_text_is_no_file(folder, speech, tmp_path):
+    outcome = qkv("look", folder, speech, "--png", tmp_path / "look.png", "--device", "cpu")
+    assert outcome.code == 0, outcome
+    assert (tmp_path / "look.png").exists()
+    refused = qkv("look", folder, "hello", "--html", tmp_path / "look.html", "--device", "cpu")
+    assert refused.code == 2
+    assert "no sound file hello" in refused.complaint
