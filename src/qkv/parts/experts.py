@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from qkv.parts.context import Context
 from qkv.parts.feedforward import Activation, relu, silu
 from qkv.parts.grouped import GroupedLinear, Groups
+from qkv.parts.precision import narrowed
 from qkv.parts.routing import Router, Routing, balance_loss, dropped, loads, real_tokens, z_loss
 
 # What experts write into a ledger: two losses [], the share of tokens that chose each expert [e], and of those that
@@ -38,12 +39,13 @@ class Mixture(nn.Module, ABC):
     def forward(self, x: Tensor, ctx: Context) -> Tensor:
         routing = self.router(x, ctx)
         self._record(routing, x, ctx)
-        groups = Groups(routing.experts.flatten(), self.router.experts)
-        tokens = groups.sort(x.flatten(0, 1), copies=self.router.chosen)  # [n d]
+        groups, chosen = Groups(routing.experts.flatten(), self.router.experts), self.router.chosen
+        tokens = groups.sort(narrowed(x).flatten(0, 1), copies=chosen)  # [n d]
         made = groups.restore(self.outer(self.dropout(self.hidden(tokens, groups)), groups))  # [n d]
-        weights = routing.weights.to(made.dtype).flatten(0, 1)  # [b·s k]
-        made = made.unflatten(0, (-1, self.router.chosen)) * weights[..., None]  # [b·s k d]
-        return made.sum(1).unflatten(0, x.shape[:2])
+        made = made * routing.weights.to(made.dtype).flatten()[:, None]
+        if chosen > 1:
+            made = made.unflatten(0, (-1, chosen)).sum(1)  # [b·s d]
+        return made.unflatten(0, x.shape[:2])
 
     def _record(self, routing: Routing, x: Tensor, ctx: Context) -> None:
         if ctx.ledger is None:

@@ -15,6 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from qkv.parts.precision import narrowed
+
 BYTES_TOGETHER = 16  # of what the grouped kernel reads at a time: rows begin at multiples of it
 
 
@@ -24,12 +26,12 @@ class Groups:
     def __init__(self, group: Tensor, groups: int) -> None:
         """group [n]: the number of each row's group."""
         self.count, self.groups = len(group), groups
-        sorted_group, self.order = group.sort(stable=True)  # [n] each
-        self.group = sorted_group
+        narrow = torch.int16 if groups < 2**15 else torch.int32  # of which fewer digits are sorted
+        self.group, self.order = group.to(narrow).sort(stable=True)  # [n] each
         slots = torch.arange(self.count, device=group.device)
         self.inverse = torch.empty_like(self.order).scatter_(0, self.order, slots)  # where each row went
-        self.sizes = group.new_zeros(groups).scatter_add_(0, group, torch.ones_like(group))  # [e]
-        self.ends = self.sizes.cumsum(0)  # [e]
+        numbers = torch.arange(groups, dtype=narrow, device=group.device)
+        self.ends = torch.searchsorted(self.group, numbers, right=True, out_int32=True)  # [e]
         self._blocks: tuple[Tensor, Tensor, int] | None = None
 
     def sort(self, x: Tensor, copies: int = 1) -> Tensor:
@@ -50,9 +52,10 @@ class Groups:
             rows = max(1, math.ceil(self.count / (2 * self.groups)))
             most = min(self.groups, self.count)
             count = most + (self.count - most) // rows
-            ends = ((self.sizes + rows - 1) // rows).cumsum(0)  # [e] of each group's blocks
-            starts = torch.cat((ends.new_zeros(1), ends[:-1])) * rows - (self.ends - self.sizes)  # [e]
-            places = torch.arange(self.count, device=self.order.device) + starts[self.group]  # [n]
+            starts = torch.cat((self.ends.new_zeros(1), self.ends[:-1])).long()  # [e]
+            ends = ((self.ends - starts + rows - 1) // rows).cumsum(0)  # [e] of each group's blocks
+            moved = torch.cat((ends.new_zeros(1), ends[:-1])) * rows - starts  # [e] how far each group moves
+            places = torch.arange(self.count, device=self.order.device) + moved[self.group.long()]  # [n]
             numbers = torch.arange(count, device=self.order.device)
             owners = torch.searchsorted(ends, numbers, right=True).clamp(max=self.groups - 1)  # [c]
             self._blocks = places, owners, rows
@@ -79,9 +82,7 @@ def grouped_product(x: Tensor, weight: Tensor, groups: Groups) -> Tensor:
     """Each sorted row times the matrix of its group, as fast as the device can. [n d] [e d f] → [n f]"""
     if x.is_meta:  # without numbers any matrix does, and the operations counted are those that are needed
         return x @ weight[0]
-    if torch.is_autocast_enabled(x.device.type):  # which does not know the grouped kernel
-        narrow = torch.get_autocast_dtype(x.device.type)
-        x, weight = x.to(narrow), weight.to(narrow)
+    x, weight = narrowed(x), narrowed(weight)
     if kernel_takes(x, weight):
         return kernel_product(x, weight, groups)
     return block_product(x, weight, groups)
@@ -97,7 +98,7 @@ def kernel_takes(x: Tensor, weight: Tensor) -> bool:
 
 def kernel_product(x: Tensor, weight: Tensor, groups: Groups) -> Tensor:
     """By torch's grouped kernel, which reads where groups end and computes no row too many."""
-    return F.grouped_mm(x.contiguous(), weight, offs=groups.ends.int())
+    return F.grouped_mm(x.contiguous(), weight, offs=groups.ends)
 
 
 def block_product(x: Tensor, weight: Tensor, groups: Groups) -> Tensor:

@@ -12,6 +12,13 @@ def widened(x: Tensor) -> Tensor:
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
+def narrowed(x: Tensor) -> Tensor:
+    """x as autocast would have it, where it is on: for kernels that it does not know."""
+    if x.is_meta or not torch.is_autocast_enabled(x.device.type):
+        return x
+    return x.to(torch.get_autocast_dtype(x.device.type))
+
+
 def without_autocast(x: Tensor) -> AbstractContextManager[Any]:
     """Inside, autocast narrows nothing on the device of x; tensors with shapes and no numbers need no such care."""
     return nullcontext() if x.device.type == "meta" else torch.autocast(x.device.type, enabled=False)

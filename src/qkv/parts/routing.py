@@ -60,6 +60,7 @@ class Capacity:
 
 class Routing(NamedTuple):
     logits: Tensor  # [b s e] float32
+    probabilities: Tensor  # [b s e] float32, their softmax
     experts: Tensor  # [b s k] long: those chosen, the likeliest first
     weights: Tensor  # [b s k] float32: what each counts; 0 where its expert was full
     kept: Tensor | None  # [b s k] bool: whether the expert had room; None: there is always room
@@ -99,10 +100,12 @@ class Router(nn.Module):
                 wide = wide * torch.empty_like(wide).uniform_(1 - self.jitter, 1 + self.jitter)
             bias = None if self.bias is None else self.bias.to(wide.dtype)
             logits = F.linear(wide, self.weight.to(wide.dtype), bias)  # [b s e]
-            probabilities, experts = logits.softmax(-1).topk(self.chosen, -1)  # [b s k] each
-            weights = self.shares(probabilities)
+            probabilities = logits.softmax(-1)
+            top = probabilities.max(-1, keepdim=True) if self.chosen == 1 else probabilities.topk(self.chosen, -1)
+            likely, experts = top.values, top.indices  # [b s k] each
+            weights = self.shares(likely)
         kept = None if self.capacity is None else self._room(self.capacity, experts, ctx)
-        return Routing(logits, experts, weights if kept is None else weights * kept, kept)
+        return Routing(logits, probabilities, experts, weights if kept is None else weights * kept, kept)
 
     def _room(self, capacity: Capacity, experts: Tensor, ctx: Context) -> Tensor:
         """Whether fewer tokens before it in its text chose the same expert than this takes. [b s k]
@@ -113,30 +116,35 @@ class Router(nn.Module):
         if ctx.cache is not None:
             slots = experts[:, None]  # as keys are kept: [b 1 s k]
             experts, tokens = ctx.cache.extend(self, slots, slots)[0].squeeze(1), ctx.cache.keys(tokens)
-        one_hot = F.one_hot(experts.flatten(1), self.experts)  # [b s·k e]
-        before = one_hot.cumsum(1) - one_hot
-        first, length = _text_of_each(tokens.documents, experts.shape[1])
-        ranks = before.gather(-1, experts.flatten(1)[..., None]).squeeze(-1).unflatten(1, (-1, self.chosen))  # [b s k]
-        if isinstance(first, Tensor):  # less those of the texts before
-            at_start = before[:, :: self.chosen].gather(1, first[..., None].expand(-1, -1, self.experts))  # [b s e]
-            ranks = ranks - at_start.gather(-1, experts)
-        most = capacity.of(length, self.experts)
-        return (ranks < (most[..., None] if isinstance(most, Tensor) else most))[:, -new:]
+        choices, device = experts.flatten(1), experts.device  # [b s·k]
+        chose = choices[:, None] == torch.arange(self.experts, device=device)[:, None]  # [b e s·k]
+        counts = F.pad(chose.cumsum(-1), (1, 0)).flatten(1)  # [b e·(s·k+1)], of each expert from 0 on
+        start = choices * (choices.shape[1] + 1)  # where the counts of the expert chosen begin
+        ranks = counts.gather(1, start + torch.arange(1, choices.shape[1] + 1, device=device))  # the first is number 1
+        most = capacity.of(experts.shape[1], self.experts)
+        if tokens.documents is not None:
+            first = _first_slots(tokens.documents)  # [b s]
+            most = capacity.of(_lengths(tokens.documents, first), self.experts) if capacity.tokens is None else most
+            before = (self.chosen * first)[..., None].expand_as(experts).flatten(1)
+            ranks = ranks - counts.gather(1, start + before)  # less those of the texts before
+        most = most[..., None] if isinstance(most, Tensor) else most
+        return (ranks.unflatten(1, (-1, self.chosen)) <= most)[:, -new:]
 
     def extra_repr(self) -> str:
         return f"{self.chosen} of {self.experts} experts" + (f", {self.capacity}" if self.capacity else "")
 
 
-def _text_of_each(documents: Tensor | None, slots: int) -> tuple[Tensor | int, Tensor | int]:
-    """Where the text of each token begins, and how long it is. [b s] each; numbers where all are one text."""
-    if documents is None:
-        return 0, slots
-    numbers = torch.arange(slots, device=documents.device).expand_as(documents)
-    changes = documents[:, 1:] != documents[:, :-1]  # [b s-1]
-    edge = torch.ones_like(documents[:, :1], dtype=torch.bool)
-    first = torch.where(torch.cat((edge, changes), 1), numbers, 0).cummax(1).values
-    last = torch.where(torch.cat((changes, edge), 1), numbers, slots).flip(1).cummin(1).values.flip(1)
-    return first, last - first + 1
+def _first_slots(documents: Tensor) -> Tensor:
+    """The slot where the text of each token begins. [b s] → [b s]"""
+    slots = torch.arange(documents.shape[1], device=documents.device)
+    changes = F.pad(documents[:, 1:] != documents[:, :-1], (1, 0))  # the first slot begins a text in any case
+    return torch.where(changes, slots, 0).cummax(1).values
+
+
+def _lengths(documents: Tensor, first: Tensor) -> Tensor:
+    """How many tokens the text of each has. [b s]"""
+    from_behind = _first_slots(documents.flip(1)).flip(1)  # tokens behind the last one of the text
+    return documents.shape[1] - from_behind - first
 
 
 def real_tokens(ctx: Context, x: Tensor) -> Tensor:
@@ -149,7 +157,8 @@ def real_tokens(ctx: Context, x: Tensor) -> Tensor:
 
 def loads(routing: Routing, real: Tensor) -> Tensor:
     """The share of the tokens that chose each expert, whether it had room or not. [e]"""
-    chosen = F.one_hot(routing.experts, routing.logits.shape[-1]).sum(2)  # [b s e]
+    numbers = torch.arange(routing.logits.shape[-1], device=real.device)
+    chosen = (routing.experts[..., None] == numbers).sum(2)  # [b s e]
     return (chosen * real[..., None]).sum((0, 1)) / (real.sum() * routing.experts.shape[-1]).clamp(min=1)
 
 
@@ -166,7 +175,7 @@ def balance_loss(routing: Routing, real: Tensor) -> Tensor:
 
     [fedus2022 eq.4], without its α; where a token goes to several experts, each is a share of it.
     """
-    mean = (routing.logits.softmax(-1) * real[..., None]).sum((0, 1)) / real.sum().clamp(min=1)  # [e]
+    mean = (routing.probabilities * real[..., None]).sum((0, 1)) / real.sum().clamp(min=1)  # [e]
     return routing.logits.shape[-1] * (loads(routing, real) * mean).sum()
 
 

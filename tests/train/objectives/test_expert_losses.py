@@ -125,6 +125,7 @@ def test_a_router_learns_from_its_losses_alone():
         assert (one - other).abs().max() > 1e-3
 
 
+@torch.no_grad()
 def test_validation_tells_how_experts_are_used():
     model = gpt_with_experts()
     figures = ValidationLoss(with_expert_losses(model, LanguageLoss()), [texts(), texts()])(model)

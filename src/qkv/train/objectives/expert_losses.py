@@ -46,7 +46,8 @@ class WithExpertLosses:
         return getattr(self.task, "counts", "tokens")
 
     def __call__(self, model: nn.Module, batch: Any) -> Loss:
-        return self.measure(model, batch)["loss"]
+        ledger = Ledger(model, [BALANCE, ROUTER_Z])
+        return self._with_theirs(self.task.measure(model, batch, ledger)["loss"], ledger)
 
     def measure(self, model: nn.Module, batch: Any) -> dict[str, Loss]:
         """All that the task measures, with the losses of experts in its loss, and how experts were used.
@@ -56,15 +57,20 @@ class WithExpertLosses:
         """
         ledger = Ledger(model, [BALANCE, ROUTER_Z, LOADS, DROPPED])
         measured = dict(self.task.measure(model, batch, ledger))
-        balance, router_z, loads, dropped = (_of_layers(ledger, kind) for kind in (BALANCE, ROUTER_Z, LOADS, DROPPED))
-        loss = measured["loss"]
-        beside = self.balance * balance.sum() + self.router_z * router_z.sum()
-        used = {"balance": balance, "router_z": router_z, "busiest_expert": loads.amax(-1), "dropped": dropped}
+        loss = self._with_theirs(measured["loss"], ledger)
+        used = {kind: _of_layers(ledger, kind).detach() for kind in (BALANCE, ROUTER_Z, DROPPED)}
+        used["busiest_expert"] = _of_layers(ledger, LOADS).amax(-1)
         return {
             **measured,
-            "loss": Loss(loss.total + beside * loss.count, loss.count),
-            **{name: Loss(value.detach().mean() * loss.count, loss.count) for name, value in used.items()},
+            "loss": loss,
+            **{name: Loss(value.mean() * loss.count, loss.count) for name, value in used.items()},
         }
+
+    def _with_theirs(self, loss: Loss, ledger: Ledger) -> Loss:
+        balance, router_z = _of_layers(ledger, BALANCE), _of_layers(ledger, ROUTER_Z)
+        return Loss(
+            loss.total + loss.count * (self.balance * balance.sum() + self.router_z * router_z.sum()), loss.count
+        )
 
 
 def _of_layers(ledger: Ledger, kind: str) -> Tensor:
