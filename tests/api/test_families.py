@@ -2,10 +2,11 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
-from qkv.api.families import family_sizes
+from qkv.api.families import family_sizes, parameters_of
 from qkv.errors import QkvError
 from qkv.models.catalogue import FAMILIES, build, count_parameters
 from qkv.models.head_choice import HeadChoice
@@ -44,3 +45,8 @@ def test_counting_imports_no_compiler() -> None:
     counted = "import sys; from qkv.api.families import family_sizes; family_sizes()"
     code = f"{counted}; sys.exit('torch._dynamo' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_layers_that_share_weights_in_groups_are_counted() -> None:
+    sizes = replace(FAMILIES["albert"].published["base"], layers=4, groups=2, group_layers=3)
+    assert parameters_of("albert", sizes) == count_parameters("albert", sizes)
