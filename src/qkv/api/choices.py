@@ -41,11 +41,11 @@ DESK_SIZES: dict[str, dict[str, Any]] = {
         "width": 256, "key_width": 64, "hidden": 1024, "heads": 4, "encoder_layers": 3, "decoder_layers": 3,
     },
     "switch": {
-        "width": 256, "key_width": 64, "hidden": 1024, "heads": 4, "encoder_layers": 4, "decoder_layers": 4,
+        "width": 192, "key_width": 64, "hidden": 512, "heads": 3, "encoder_layers": 4, "decoder_layers": 4,
         "experts": 8,
     },
     "mixtral": {
-        "positions": 256, "width": 256, "hidden": 384, "heads": 4, "key_value_heads": 2, "layers": 4, "tied": True,
+        "positions": 256, "width": 256, "hidden": 320, "heads": 4, "key_value_heads": 2, "layers": 4, "tied": True,
     },
     "vit": {"image": 32, "patch": 4, "width": 256, "hidden": 1024, "heads": 4, "layers": 6},
     "deit": {"image": 32, "patch": 4, "width": 256, "hidden": 1024, "heads": 4, "layers": 6},
