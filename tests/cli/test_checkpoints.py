@@ -101,6 +101,13 @@ def test_certify_writes_a_table_and_a_report(tmp_path: Path) -> None:
     )
 
 
+def test_certify_on_a_device_that_is_not_there(tmp_path: Path) -> None:
+    folder = write_gpt2(tmp_path / "model")
+    refused(qkv("certify", folder, "--device", "gpu"), "gpu", "cuda")
+    if not torch.cuda.is_available():
+        refused(qkv("certify", folder, "--device", "cuda"), "offers none")
+
+
 def test_a_difference_is_exit_code_1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from qkv.weights import certify
 

@@ -20,7 +20,7 @@ def certify(
     longest: Annotated[
         int | None, typer.Option(min=1, help="Greatest length to compare at; by default the most the model reads.")
     ] = None,
-    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    device: Annotated[str, typer.Option(help="cpu, cuda or auto.")] = "cpu",
     seed: Annotated[int, typer.Option(help="Of the random tokens.")] = 0,
 ) -> None:
     """Compare what a folder answers with what the reference library answers, at many settings.
@@ -39,11 +39,13 @@ def certify(
     import json
 
     from qkv.files import write_whole
+    from qkv.train.settings import TrainSettings
     from qkv.weights.certify import certify as compare
     from qkv.weights.hub import local_folder
 
+    place = TrainSettings(steps=1, device=device).torch_device()
     folder = local_folder(model)
-    report = compare(folder, longest=longest, device=device, seed=seed)
+    report = compare(folder, longest=longest, device=place, seed=seed)
     for line in table(report):
         typer.echo(line)
     if out is None:
