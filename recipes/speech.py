@@ -50,6 +50,7 @@ TAUGHT: dict[str, Any] = {
 BEAMS = [(weight, bonus) for weight in (0.4, 0.8) for bonus in (0.0, 1.0)]
 BEAM_WIDTH = 16
 FASTEST = 25  # letters a second: a text that is longer for its sound is not what is said
+LONGEST = 900.0  # seconds of a recording without text
 RESAMPLED = 2000  # draws of the held-out sentences, for how sure a rate is
 
 
@@ -76,7 +77,7 @@ def main(
     speech = Speech.read(corpora / "speech" / f"tuxpaint-{language}", features)
     folders = [corpora / "speech" / name for name in (f"tuxpaint-{language}", *(alone or ALONE))]
     files, groups = sound_alone(folders)
-    waves = stored_waves(files, features)
+    waves = stored_waves(files, features, most_seconds=LONGEST)
     common: dict[str, Any] = {"precision": precision, "device": device, "keep": 1}
     untuned = pretrain_on_sounds(
         waves,
