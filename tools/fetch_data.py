@@ -22,8 +22,8 @@ two sides; only `imdb` and the sets of pictures keep the test part they were pub
     openclipart       8,105 drawings: images.npy [n 64 64 4], the last channel opacity; openclipart.jsonl: title,
                       words, folders, file; in the public domain
     librivox          five sentences read aloud, 25 seconds: WAV files and speech.jsonl: file, text; BSD
-    speech            five hours and a half in 24 languages, as recorded: a folder a language and source with manifests of
-                      file, language, sha256 and, where it is known, the text that is said. tuxpaint-*: captions of
+    speech            five hours and a half in 24 languages, as recorded: a folder a language and source with manifests
+                      of file, language, sha256 and, where it is known, the text that is said. tuxpaint-*: captions of
                       pictures (GPL), in five languages with their texts: train, valid and test.jsonl; asterisk-*: what
                       telephones say (CC BY-SA 3.0); klettres-*: letters and syllables (GPL); sounds.jsonl: the rest
     notes             305 notes of twelve instruments, the first three seconds of each: WAV files and notes.jsonl: file,
