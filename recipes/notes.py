@@ -10,12 +10,11 @@ clothes, as AST began with one of photographs, and by logistic regressions. All 
 
 from __future__ import annotations
 
-import hashlib
 import json
 import sys
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
-from functools import cache, partial
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
@@ -24,7 +23,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 import typer
-from torch import Tensor
+from notes_data import BANDS, Notes, read_notes, regression
 
 import qkv
 from qkv.api.runs import parameters_of
@@ -33,10 +32,7 @@ from qkv.data.augment import InTurn, Noise, Roll, Shift, SpecAugment, WaveMixing
 from qkv.data.classes import divided_rows
 from qkv.data.image_rows import ImageRows
 from qkv.data.image_sets import read_image_set
-from qkv.data.labelled_sounds import LabelledSounds, read_labelled_sounds
 from qkv.data.plan import RowCount
-from qkv.data.sound_files import read_sound_table
-from qkv.data.spectra import fbank
 from qkv.errors import QkvError
 from qkv.files import read_json, write_json
 from qkv.generate.image_readers import ImageReader
@@ -44,15 +40,10 @@ from qkv.train.metrics_of_labels import accuracy, macro_f1
 from qkv.train.optimizers import adamw
 from qkv.train.schedules import Cosine
 
-RATE, BANDS, PATCH = 16000, 128, 16
+PATCH = 16
 SIDE = 64  # pixels that pictures are enlarged to: four patches a side
 SCRATCH, BEGUN = "from scratch", "begun with pictures"
 HELD_OUT = 0.1  # of the notes to train on, to draw a curve; nothing is chosen by it
-
-
-class Notes(NamedTuple):
-    sounds: LabelledSounds
-    folds: np.ndarray  # [n]
 
 
 @dataclass(frozen=True)
@@ -168,18 +159,6 @@ def main(
     print((out / "result.json").read_text(encoding="utf-8"))
 
 
-@cache
-def read_notes(corpora: Path, folds: int) -> Notes:
-    """All notes, and in which fold each one's pitch is, by a checksum of its name."""
-    file = corpora / "notes" / "notes.jsonl"
-    sounds, problems = read_labelled_sounds(read_sound_table(file), RATE)
-    if problems:
-        raise QkvError(f"Every note is needed, and one cannot be read: {problems[0]}. Run `make corpora`.")
-    pitches = [json.loads(line)["note"] for line in file.read_text(encoding="utf-8").splitlines()]
-    dealt = [hashlib.sha256(pitch.encode()).digest()[0] % folds for pitch in pitches]
-    return Notes(sounds, np.array(dealt))
-
-
 def learn_pictures(
     corpora: Path, folder: Path, encoder: dict[str, Any], steps: int, precision: Any, device: str
 ) -> dict[str, Any]:
@@ -261,42 +240,6 @@ def of_seeds(seeds: int, jobs: list[Job], said: list[list[int]], begins: str, no
         "macro_f1": [score for _, score in scores],
         "said": table.tolist(),  # rows: the instrument; columns: what was said; of all seeds together
     }
-
-
-def regression(notes: Notes, *, spread: bool) -> dict[str, Any]:
-    """Multinomial logistic regression on the mean of each mel band over a note, and on its deviation where asked."""
-    banks = [fbank(wave[None], BANDS)[0] for wave in notes.sounds.waves]  # [frames bands] each
-    given = torch.stack([torch.cat((bank.mean(0), bank.std(0))) if spread else bank.mean(0) for bank in banks])
-    labels = torch.from_numpy(notes.sounds.labels)
-    said = torch.full_like(labels, -1)
-    for fold in range(int(notes.folds.max()) + 1):
-        tested = torch.from_numpy(notes.folds == fold)
-        said[tested] = _fitted(given[~tested], labels[~tested], given[tested], len(notes.sounds.names))
-    table = np.zeros((len(notes.sounds.names),) * 2, int)
-    np.add.at(table, (labels.numpy(), said.numpy()), 1)
-    return {
-        "accuracy": [accuracy(said.tolist(), labels.tolist())],
-        "macro_f1": [macro_f1(said.tolist(), labels.tolist())],
-        "said": table.tolist(),
-    }
-
-
-def _fitted(given: Tensor, labels: Tensor, asked: Tensor, classes: int, penalty: float = 1e-2) -> Tensor:
-    mean, deviation = given.mean(0), given.std(0) + 1e-6
-    given, asked = (given - mean) / deviation, (asked - mean) / deviation
-    weight = torch.zeros(given.shape[1], classes, requires_grad=True)
-    bias = torch.zeros(classes, requires_grad=True)
-    optimizer = torch.optim.LBFGS([weight, bias], max_iter=200)
-
-    def loss() -> Tensor:
-        optimizer.zero_grad()
-        total = F.cross_entropy(given @ weight + bias, labels) + penalty * weight.square().sum() / 2
-        total.backward()
-        return total
-
-    optimizer.step(loss)  # type: ignore[arg-type]  # a tensor serves as the number
-    with torch.no_grad():
-        return (asked @ weight + bias).argmax(1)
 
 
 def mean_curve(folders: list[Path]) -> list[dict[str, float]]:
