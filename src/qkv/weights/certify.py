@@ -21,6 +21,7 @@ from qkv.files import read_json
 from qkv.models.catalogue import Model
 from qkv.models.detection_model import DetectionModel
 from qkv.models.image_model import ImageModel
+from qkv.parts.routing import Router
 from qkv.weights.compare import ROWS, Setting, compared, settings_for
 from qkv.weights.compare_images import sees_pictures, widest_picture
 from qkv.weights.compare_scenes import sees_scenes, widest_scene
@@ -34,6 +35,7 @@ from qkv.weights.sentence_folder import is_sentence_folder, read_sentence_folder
 
 EXACT = 5e-5  # float32: the largest difference, as a share of the root mean square of the reference's answers
 ROUNDED = 2.0  # bfloat16: our typical error over the reference's own, both against the reference in float32
+ROUTED = 6.0  # the same with experts: in either library those that are all but equally likely change places
 SAME_ROUNDING = 2**-9  # bfloat16: as large a share is within what rounding the answers themselves does
 DTYPES = ("float32", "bfloat16")
 USUAL_LONGEST = 512  # of models that set no bound and whose folder names none
@@ -209,7 +211,7 @@ def compare_models(
     dtypes: Sequence[str] = DTYPES,
     seed: int = 0,
     exact: float = EXACT,
-    rounded: float = ROUNDED,
+    rounded: float | None = None,
     say: Callable[[str], None] = lambda line: None,
 ) -> list[Finding]:
     """Both models at every setting.
@@ -219,6 +221,8 @@ def compare_models(
     them, whichever is more. The typical error of n tokens or rows varies by 1/√(2n) of itself from draw to draw, and
     three times that is allowed, or a single row would fail by chance.
     """
+    if rounded is None:
+        rounded = ROUTED if any(isinstance(module, Router) for module in model.modules()) else ROUNDED
     settings = list(settings)
     pad = padding_of(reference)
     findings = []
