@@ -33,7 +33,14 @@ def test_one_family_can_be_asked_for() -> None:
 
 @pytest.mark.parametrize(
     ("family", "size"),
-    [("gpt3", "175b"), ("llama", "2-70b"), ("t5", "v1.1-small"), ("albert", "xxlarge"), ("transformer-admin", "big")],
+    [
+        ("reformer", "enwik8"),
+        ("gpt3", "175b"),
+        ("llama", "2-70b"),
+        ("t5", "v1.1-small"),
+        ("albert", "xxlarge"),
+        ("transformer-admin", "big"),
+    ],
 )
 def test_layers_are_multiplied_as_if_each_were_counted(family: str, size: str) -> None:
     found = next(each for each in family_sizes(family) if each.size == size)

@@ -58,6 +58,28 @@ def test_rows_go_back(prompts):
 
 
 @torch.inference_mode()
+def test_a_model_that_keeps_nothing_reads_its_rows_anew():
+    """Hashed attention sorts a row with every token that comes: beams, going back and padding are as if it kept it."""
+    torch.manual_seed(0)
+    sizes = shrunk(FAMILIES["reformer"].published["crime-and-punishment"], lsh_chunk=4, local_chunk=4, seed=1)
+    model = build("reformer", sizes).eval()
+    perturb(model)
+    rows = FromPrompts(model, [prompt[:5] for prompt in PROMPTS], most=12)
+    texts = [prompt[:5] for prompt in PROMPTS]
+    assert not model.keeps
+    rows.begin()
+    rows.select(torch.tensor([2, 2, 3]))  # of five tokens each, which need no padding any more
+    texts = [list(texts[row]) for row in (2, 2, 3)]
+    for new in ([3], [4, 5], [6]):
+        texts = [text + new for text in texts]
+        found = rows.advance(torch.tensor([new] * 3))
+        assert_close(found, torch.stack([logits_after(model, text) for text in texts]))
+    rows.truncate(6)
+    found = rows.advance(torch.tensor([[9]] * 3))
+    assert_close(found, torch.stack([logits_after(model, [*text[:6], 9]) for text in texts]))
+
+
+@torch.inference_mode()
 def test_a_source_goes_on_as_it_would_without_a_cache():
     model = small_model()
     source, lengths = sources([4, 2, 6])

@@ -56,7 +56,8 @@ def assert_close(found: tuple[Tensor, ...], expected: tuple[Tensor, ...], real: 
 
 @torch.no_grad()
 def test_an_answer_has_the_shape_that_its_head_says(model: TextModel) -> None:
-    rows, width = len(LENGTHS), model.embed(torch.zeros(1, 1).long(), model.context(torch.zeros(1, 1).long())).shape[-1]
+    one = torch.zeros(1, 1, dtype=torch.long)
+    rows, width = len(LENGTHS), model.states(one, model.context(one)).shape[-1]
     expected = {
         "language": [(rows, SLOTS, model.vocabulary)],
         "masked": [(rows, SLOTS, model.vocabulary)],

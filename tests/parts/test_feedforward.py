@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from qkv.parts.feedforward import MLP, Activation, GatedMLP, gelu, gelu_tanh, relu, silu
+from qkv.parts.feedforward import MLP, Activation, ChunkedMLP, GatedMLP, gelu, gelu_tanh, relu, silu
 
 WIDTH, HIDDEN = 5, 7
 POINTS = torch.linspace(-6, 6, 101, dtype=torch.float64)
@@ -76,3 +76,19 @@ def test_dropout_falls_on_hidden_units_in_training_alone(kind: type[MLP] | type[
 def test_each_token_is_treated_on_its_own(kind: type[MLP] | type[GatedMLP]) -> None:
     mixer, x = kind(WIDTH, HIDDEN), torch.randn(1, 4, WIDTH)
     torch.testing.assert_close(mixer(x)[:, 2], mixer(x[:, 2:3])[:, 0])
+
+
+@pytest.mark.parametrize("chunk", [1, 3, 7, 9])
+def test_in_chunks_it_is_the_same(chunk: int) -> None:
+    whole, chunked = MLP(WIDTH, HIDDEN, gelu), ChunkedMLP(WIDTH, HIDDEN, gelu, chunk=chunk)
+    chunked.load_state_dict(whole.state_dict())
+    most = 0
+
+    def remember(module: nn.Module, given: tuple[Tensor, ...]) -> None:
+        nonlocal most
+        most = max(most, given[0].shape[1])
+
+    chunked.inner.register_forward_pre_hook(remember)
+    x = torch.randn(2, 7, WIDTH)
+    torch.testing.assert_close(chunked(x), whole(x))
+    assert most == min(chunk, 7)

@@ -47,6 +47,10 @@ DESK_SIZES: dict[str, dict[str, Any]] = {
     "mixtral": {
         "positions": 256, "width": 256, "hidden": 320, "heads": 4, "key_value_heads": 2, "layers": 4, "tied": True,
     },
+    "reformer": {
+        "positions": 4096, "lines": 64, "columns": 64, "line_width": 64, "width": 256, "hidden": 1024, "heads": 4,
+        "head_width": 64, "layers": 4, "rounds": 2,
+    },
     "vit": {"image": 32, "patch": 4, "width": 256, "hidden": 1024, "heads": 4, "layers": 6},
     "deit": {"image": 32, "patch": 4, "width": 256, "hidden": 1024, "heads": 4, "layers": 6},
     "whisper": {

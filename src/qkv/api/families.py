@@ -55,9 +55,11 @@ def _described(family: Family, size: str) -> FamilySize:
 def parameters_of(family: str, sizes: Any, head: HeadChoice | None = None) -> int:
     """The number of parameters, told from models with one and two layers: all further ones are like the second.
 
-    Only where there are experts, layers may differ, and groups of layers may share weights: then all are counted.
+    Only where there are experts or several sights, layers may differ, and groups of layers may share weights: then all
+    are counted.
     """
-    if getattr(sizes, "experts", None) is not None or getattr(sizes, "groups", 1) > 1:
+    several_sights = len(getattr(sizes, "sights", "").split()) > 1
+    if several_sights or getattr(sizes, "experts", None) is not None or getattr(sizes, "groups", 1) > 1:
         return count_parameters(family, sizes, head)
     depths = {field.name: getattr(sizes, field.name) for field in fields(sizes) if field.name.endswith("layers")}
     depths = {name: layers for name, layers in depths.items() if isinstance(layers, int)}

@@ -23,6 +23,7 @@ from qkv.models import (
     llama,
     marian,
     mixtral,
+    reformer,
     rnn,
     roformer,
     switch,
@@ -141,6 +142,14 @@ _FAMILIES = [
         mixtral.mixtral,
         mixtral.SIZES,
         DECODER_HEADS,
+    ),
+    Family(
+        "reformer",
+        "a decoder of very long texts, which reads what is near and what is hashed alike",
+        reformer.ReformerSizes,
+        reformer.reformer,
+        reformer.SIZES,
+        reformer.HEADS,
     ),
     Family("vit", "an encoder of the patches of a picture", vit.ViTSizes, vit.vit, vit.SIZES, vit.HEADS, "images"),
     Family(

@@ -5,6 +5,7 @@ Shapes: b rows, s slots, d width, v vocabulary.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -12,8 +13,8 @@ from torch import Tensor, nn
 
 from qkv.errors import QkvError
 from qkv.models.head_choice import HeadChoice
-from qkv.parts.attention.attention import Attention
-from qkv.parts.attention.cache import Cache, PreallocatedCache
+from qkv.parts.attention.attention import MultiHead
+from qkv.parts.attention.cache import Cache, PreallocatedCache, WholeRows
 from qkv.parts.attention.visibility import NotPadding, Rule, Sight, Tokens
 from qkv.parts.context import Context, Ledger
 from qkv.parts.embed import Embed
@@ -31,8 +32,9 @@ class TextModel(nn.Module):
         super().__init__()
         self.embed, self.stack, self.head, self.longest = embed, stack, head, longest
         self.vocabulary = len(embed.tokens.weight)
-        rules = {module.visibility for module in stack.modules() if isinstance(module, Attention)}
-        self.looks_back = all(_looks_back(rule) for rule in rules)
+        attentions = [module for module in stack.modules() if isinstance(module, MultiHead)]
+        self.looks_back = all(_looks_back(rule) for rule in {attention.visibility for attention in attentions})
+        self.keeps = all(attention.keeps for attention in attentions)  # whether a cache saves reading a row anew
 
     def forward(
         self,
@@ -61,10 +63,20 @@ class TextModel(nn.Module):
 
     def states(self, ids: Tensor, ctx: Context) -> Tensor:
         """The stream after the last block (and its norm, where there is one); a cache is carried on. [b s d]"""
+        if isinstance(ctx.cache, WholeRows):
+            return self._read_anew(ids, ctx, ctx.cache)
         x: Tensor = self.stack(self.embed(ids, ctx), ctx)
         if ctx.cache is not None:
             ctx.cache.advance(ctx.tokens)
         return x
+
+    def _read_anew(self, ids: Tensor, ctx: Context, cache: WholeRows) -> Tensor:
+        """Whole rows once more, of which ids [b s] are the last tokens; the stream of those. [b s d]"""
+        rows, positions = cache.append(ids, ctx.position_ids(ids.device).expand_as(ids))
+        anew = replace(ctx, tokens=cache.keys(ctx.tokens), positions=positions, cache=None, masks=[])
+        x: Tensor = self.stack(self.embed(rows, anew), anew)
+        cache.advance(ctx.tokens)
+        return x[:, -ids.shape[1] :]
 
     def context(
         self,
@@ -116,7 +128,7 @@ class TextModel(nn.Module):
     def new_cache(self, capacity: int) -> Cache:
         """An empty cache for rows of at most `capacity` tokens, the prompt counted."""
         self._check_looks_back()
-        return PreallocatedCache(capacity)
+        return PreallocatedCache(capacity) if self.keeps else WholeRows()
 
     def _check_looks_back(self) -> None:
         """What a token was when it was kept in a cache must be what it is beside those that follow it."""

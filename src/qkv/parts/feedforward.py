@@ -67,6 +67,22 @@ class MLP(nn.Module):
         return self.outer(self.dropout(self.activation(self.inner(x))))
 
 
+class ChunkedMLP(MLP):
+    """The same over `chunk` slots at a time: hidden units of so many tokens only are in memory. [kitaev2020 eq.10]"""
+
+    def __init__(
+        self, width: int, hidden: int, activation: Activation = relu, *, chunk: int, dropout: float = 0.0
+    ) -> None:
+        super().__init__(width, hidden, activation, dropout=dropout)
+        self.chunk = chunk
+
+    def forward(self, x: Tensor, ctx: Context | None = None) -> Tensor:
+        return torch.cat([super(ChunkedMLP, self).forward(part, ctx) for part in x.split(self.chunk, 1)], 1)
+
+    def extra_repr(self) -> str:
+        return f"{self.chunk} slots at a time"
+
+
 class GatedMLP(nn.Module):
     """(activation(x W_gate) ⊙ x W_value) W₂: with silu SwiGLU, with gelu GEGLU, with relu ReGLU. [shazeer2020 eq.6]"""
 

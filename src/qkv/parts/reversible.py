@@ -25,19 +25,20 @@ from qkv.parts.residual import PreNorm
 class ReversibleStack(nn.Module):
     """x → both streams → layer after layer → both streams side by side [b s 2d] → norm.
 
-    Each block has two pre-norm steps, f and g, whose branches are used without their sums.
+    Each block has two pre-norm steps, f and g, whose branches are used without their sums. Compiled, it is computed as
+    any other stack is: what is kept for the way back is then the compiler's choice.
     """
 
-    def __init__(self, blocks: Iterable[Block], norm: nn.Module | None = None) -> None:
+    def __init__(self, blocks: Iterable[Block], norm: nn.Module | None = None, dropout: float = 0.0) -> None:
         super().__init__()
-        self.blocks, self.norm = nn.ModuleList(blocks), norm
+        self.blocks, self.norm, self.dropout = nn.ModuleList(blocks), norm, nn.Dropout(dropout)
         for block in self.blocks:
             steps = list(block.children())
             if len(steps) != 2 or not all(isinstance(step, PreNorm) for step in steps):
                 raise QkvError("A reversible block has two pre-norm steps, such as attention and feed-forward.")
 
     def forward(self, x: Tensor, ctx: Context) -> Tensor:
-        if ctx.ledger is not None:  # what is kept must not be computed twice
+        if ctx.ledger is not None or torch.compiler.is_compiling():  # what is kept must not be computed twice
             both = _run(self._branches(), x, x, ctx)
         elif torch.is_grad_enabled():
             parameters = [parameter for parameter in self.blocks.parameters() if parameter.requires_grad]
@@ -45,7 +46,7 @@ class ReversibleStack(nn.Module):
         else:
             both = _run(self._branches(), x, x, ctx)
         joined = torch.cat(both, -1)  # [b s 2d]
-        return joined if self.norm is None else self.norm(joined, ctx)
+        return self.dropout(joined if self.norm is None else self.norm(joined, ctx))
 
     def _branches(self) -> list[tuple[PreNorm, PreNorm]]:
         return [tuple(block.children()) for block in self.blocks]  # type: ignore[misc]

@@ -21,6 +21,7 @@ from qkv.files import read_json
 from qkv.models.catalogue import Model
 from qkv.models.detection_model import DetectionModel
 from qkv.models.image_model import ImageModel
+from qkv.parts.attention.kernels.lsh import LSHKernel
 from qkv.parts.routing import Router
 from qkv.weights.compare import ROWS, Setting, compared, settings_for
 from qkv.weights.compare_images import sees_pictures, widest_picture
@@ -198,6 +199,9 @@ def reads_at_most(model: Model, config: dict[str, Any]) -> int:
         return widest_scene(model)
     if isinstance(model, ImageModel | DetectionModel) and not hears_sounds(model):
         raise QkvError(f"Models of the family {model.family} with this head cannot be certified yet.")
+    hashed = [kernel.whole for kernel in model.modules() if isinstance(kernel, LSHKernel)]
+    if hashed:  # longer rows are sorted by rotations that are drawn at random
+        return min(hashed)
     told = getattr(model, "longest", None) or getattr(model.sizes, "target_positions", None)
     return int(told or config.get("max_position_embeddings") or config.get("n_positions") or USUAL_LONGEST)
 

@@ -111,7 +111,9 @@ class ConfigMap:
 
     def read(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """Our sizes by name; a key that asks for another computation, an unknown and a missing one are errors."""
-        by_default = {**NEVER, **self.never, **self.fixed_by_default}
+        ours = {size.theirs for size in self.sizes}
+        never = {key: meant for key, meant in NEVER.items() if key not in ours}
+        by_default = {**never, **self.never, **self.fixed_by_default}
         for key, meant in {**self.fixed, **by_default}.items():
             if key not in config and key in self.fixed:
                 raise QkvError(f"This is no {self.name} config.json: it lacks {key}, which should be {meant[0]!r}.")
@@ -120,7 +122,7 @@ class ConfigMap:
         for second, first in self.same:
             if config.get(second) is not None and config[second] != config.get(first):
                 raise QkvError(f"The config.json has {first} {config.get(first)!r} but {second} {config[second]!r}.")
-        known = {*(size.theirs for size in self.sizes), *self.fixed, *by_default, *ABOUT_OTHER_THINGS, *self.other}
+        known = {*ours, *self.fixed, *by_default, *ABOUT_OTHER_THINGS, *self.other}
         known |= {second for second, _ in self.same}.union(*(keys.theirs for keys in self.together))
         if unknown := sorted(set(config) - known):
             listed = ", ".join(unknown)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from qkv.errors import QkvError
-from qkv.models import gpt1, gpt_neo, llama
+from qkv.models import gpt1, gpt_neo, llama, reformer
 from qkv.models.catalogue import build, count_parameters
 from qkv.weights.maps.catalogue import PUBLISHED
 from qkv.weights.published import save_published
@@ -47,6 +47,20 @@ CONFIGS = {
         "hidden_size": 768, "intermediate_size": None, "layer_norm_epsilon": 1e-05, "max_position_embeddings": 2048,
         "num_heads": 12, "num_layers": 12, "resid_dropout": 0, "vocab_size": 50257, "window_size": 256, **BOOKKEEPING,
         **SUMMARY,
+    },
+    "Reformer, Crime and Punishment": {
+        "model_type": "reformer", "architectures": ["ReformerModelWithLMHead"], "attention_head_size": 64,
+        "attention_probs_dropout_prob": 0.1, "attn_layers": ["local", "lsh"] * 3, "axial_norm_std": 1.0,
+        "axial_pos_embds": True, "axial_pos_embds_dim": [64, 192], "axial_pos_shape": [512, 1024],
+        "chunk_size_feed_forward": 0, "chunk_size_lm_head": 0, "eos_token_id": 2, "feed_forward_size": 512,
+        "hash_seed": None, "hidden_act": "relu", "hidden_dropout_prob": 0.05, "hidden_size": 256,
+        "initializer_range": 0.02, "intermediate_size": 3072, "is_decoder": True, "layer_norm_eps": 1e-12,
+        "local_attention_probs_dropout_prob": 0.05, "local_attn_chunk_length": 64, "local_num_chunks_after": 0,
+        "local_num_chunks_before": 1, "lsh_attention_probs_dropout_prob": 0.0, "lsh_attn_chunk_length": 64,
+        "lsh_num_chunks_after": 0, "lsh_num_chunks_before": 1, "max_position_embeddings": 524288,
+        "num_attention_heads": 2, "num_buckets": [64, 128], "num_chunks_after": 0, "num_chunks_before": 1,
+        "num_hashes": 1, "num_hidden_layers": 6, "output_past": True, "pad_token_id": 0, "vocab_size": 320,
+        "task_specific_params": {"text-generation": {"do_sample": True, "max_length": 100}},
     },
     "Llama 1 7B": of_llama_kind(
         "llama", 4096, 11008, 32, 32, 32000, 2048, rms_norm_eps=1e-6, max_sequence_length=2048, pad_token_id=0,
@@ -88,6 +102,7 @@ COUNTS = {
 SAME_AS = {
     "GPT-1": gpt1.SIZES["base"],
     "GPT-Neo 125M": gpt_neo.SIZES["125m"],
+    "Reformer, Crime and Punishment": reformer.SIZES["crime-and-punishment"],
     "Llama 1 7B": llama.SIZES["1-7b"],
     "Llama 2 70B": llama.SIZES["2-70b"],
     "SmolLM2 135M": llama.SIZES["smollm2-135m"],

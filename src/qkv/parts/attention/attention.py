@@ -41,6 +41,8 @@ class MultiHead(nn.Module):
     give grouped queries [ainslie2023 §2.2], a single one multi-query attention [shazeer2019 §3].
     """
 
+    keeps = True  # whether a cache can keep keys and values of earlier steps
+
     def __init__(
         self,
         width: int,

@@ -87,6 +87,35 @@ class Cache:
             self._memory = {owner: (k[memory_rows], v[memory_rows]) for owner, (k, v) in self._memory.items()}
 
 
+class WholeRows(Cache):
+    """Keeps the tokens themselves, for models that can keep nothing they made of them and read every row anew.
+
+    A step then costs as much as reading the whole row.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._ids: Tensor | None = None  # [r length]
+        self._positions: Tensor | None = None
+
+    def append(self, ids: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """All ids and positions so far, these [r t] the last of them. [r s+t] each"""
+        if self._ids is not None and self._positions is not None:
+            ids, positions = torch.cat((self._ids, ids), 1), torch.cat((self._positions, positions), 1)
+        self._ids, self._positions = ids, positions
+        return ids, positions
+
+    def select(self, rows: Tensor, memory_rows: Tensor | None = None) -> None:
+        super().select(rows, memory_rows)
+        if self._ids is not None and self._positions is not None:
+            self._ids, self._positions = self._ids[rows], self._positions[rows]
+
+    def truncate(self, length: int) -> None:
+        super().truncate(length)
+        if self._ids is not None and self._positions is not None:
+            self._ids, self._positions = self._ids[:, :length], self._positions[:, :length]
+
+
 class PreallocatedCache(Cache):
     """A cache with room for `capacity` slots from the start: a step writes in place and copies nothing."""
 

@@ -21,6 +21,8 @@ NEARLY_NOTHING = 1e-6  # added to the mean square of a key before it is made a u
 class SharedAttention(MultiHead):
     """Keys are the queries made unit vectors: k = q / |q|. Scores are q·k, without a further scale."""
 
+    keeps = False  # who is read follows from all tokens of a row, sorted anew with every one that comes
+
     def __init__(self, width: int, heads: int, **options: Unpack[HeadOptions]) -> None:
         options.setdefault("scale", 1.0)
         super().__init__(width, heads, **options)

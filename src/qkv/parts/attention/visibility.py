@@ -142,7 +142,7 @@ class Fixed(Rule):
 
 @dataclass(frozen=True)
 class Chunks(Rule):
-    """The own chunk of `size` slots, so many `before` it and so many `after` it. [kitaev2020 §5]"""
+    """The own chunk of `size` slots, so many `before` it and so many `after` it: Reformer's other half. [kitaev2020]"""
 
     size: int
     before: int = 1

@@ -1,20 +1,25 @@
-"""For kernels that read whole rows and know two rules only, look-ahead and padding: what a mask asks of them."""
+"""For kernels that read whole rows and know few rules, look-ahead and padding above all: what a mask asks of them."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 from torch import Tensor
 
 from qkv.errors import QkvError
-from qkv.parts.attention.visibility import Both, Causal, Everything, Mask, NotPadding, Rule
+from qkv.parts.attention.visibility import Both, Causal, Everything, Mask, NotPadding, Rule, SameDocument
 
 
-def looks_ahead(mask: Mask | None) -> bool:
-    """Whether a look-ahead mask holds between the tokens of one row; any rule but that and padding is refused."""
+def looks_ahead(mask: Mask | None, *known: type[Rule]) -> bool:
+    """Whether a look-ahead mask holds between the tokens of one row.
+
+    Any rule is refused but that, padding, and those that the kernel says are `known` to it.
+    """
     if mask is None or mask.flag == "all":
         return False
     rules = _rules(mask.rule)
     for rule in rules:
-        if not isinstance(rule, Everything | Causal | NotPadding):
+        if not isinstance(rule, (Everything, Causal, NotPadding, *known)):
             raise QkvError(f"This kernel sees all keys of a row or all before a query, not {rule}: use another kernel.")
     if not any(isinstance(rule, Causal) for rule in rules):
         return False
@@ -30,6 +35,26 @@ def real_keys(mask: Mask | None) -> Tensor | None:
     if mask is None or mask.key.documents is None:
         return None
     return mask.key.documents > 0 if any(isinstance(rule, NotPadding) for rule in _rules(mask.rule)) else None
+
+
+@dataclass(frozen=True, eq=False)
+class Documents:
+    """The numbers of the documents [b n], 0 for padding, and whether documents are kept `apart`."""
+
+    numbers: Tensor
+    apart: bool
+
+
+def documents_of(mask: Mask | None) -> Documents | None:
+    """What a mask over one row says of padding and of documents packed into it; None: all see all."""
+    if mask is None:
+        return None
+    apart = any(isinstance(rule, SameDocument) for rule in _rules(mask.rule))
+    if apart and mask.key.documents is None:
+        raise QkvError("SameDocument needs document numbers for queries and keys: give Tokens(documents=...).")
+    if mask.key.documents is None or (not apart and real_keys(mask) is None):
+        return None
+    return Documents(mask.key.documents, apart)
 
 
 def _rules(rule: Rule) -> list[Rule]:

@@ -14,6 +14,7 @@ from qkv.weights.maps.gpt_neo import GPT_NEO
 from qkv.weights.maps.llama import LLAMA, MISTRAL, QWEN2
 from qkv.weights.maps.marian import MARIAN
 from qkv.weights.maps.mixtral import MIXTRAL
+from qkv.weights.maps.reformer import REFORMER
 from qkv.weights.maps.roformer import ROFORMER
 from qkv.weights.maps.switch import SWITCH
 from qkv.weights.maps.t5 import T5
@@ -37,6 +38,7 @@ PUBLISHED: dict[str, PublishedFamily] = {
         MISTRAL,
         QWEN2,
         MIXTRAL,
+        REFORMER,
         MARIAN,
         T5,
         SWITCH,

@@ -10,6 +10,7 @@ from qkv.models.gpt_neo import GPTNeoSizes
 from qkv.models.head_choice import HeadChoice
 from qkv.weights.config_map import ConfigMap, Size, Together, activation
 from qkv.weights.maps.decoder_heads import decoder_head_rules
+from qkv.weights.maps.layer_words import fewest
 from qkv.weights.published import PublishedFamily
 from qkv.weights.rules import Copy, Drop, Map, Rename, rename_modules
 
@@ -65,10 +66,7 @@ def _read_sights(config: Mapping[str, Any]) -> dict[str, Any]:
         )
     if config.get("attention_layers", layers) != layers:
         raise QkvError('In config.json, "attention_layers" says another thing than "attention_types".')
-    period = next(
-        period for period in range(1, len(layers) + 1) if layers == (layers[:period] * len(layers))[: len(layers)]
-    )
-    return {"sights": " ".join(layers[:period])}
+    return {"sights": fewest(layers)}
 
 
 def _write_sights(sizes: GPTNeoSizes) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from qkv.errors import QkvError
 from qkv.parts.attention.attention import Attention
 from qkv.parts.attention.kernels.lsh import LSHKernel, recommended_buckets
 from qkv.parts.attention.shared import SharedAttention
-from qkv.parts.attention.visibility import Causal, Everything, Mask, NotPadding, Rule, Tokens, Window
+from qkv.parts.attention.visibility import Causal, Everything, Mask, NotPadding, Rule, SameDocument, Tokens, Window
 from qkv.parts.context import Context
 
 CLOSE = {"atol": 1e-8, "rtol": 1e-7}
@@ -84,6 +84,35 @@ def test_rows_that_fill_no_chunk_are_padded_inside(size: int) -> None:
     torch.testing.assert_close(ours(x, Context(tokens=Tokens(size))), expected, **CLOSE)
 
 
+@pytest.mark.parametrize(("size", "slots"), [(5, 5), (7, 24), (9, 24), (24, 24), (25, 48)])
+def test_rows_can_be_filled_further(size: int, slots: int) -> None:
+    """As if the row had come with so much padding behind it; up to `whole` tokens it is one chunk."""
+    q, v = torch.randn(2, 2, 48, 8).double(), torch.randn(2, 2, 48, 8).double()
+    kernel = LSHKernel(chunk=8, rounds=2, buckets=4, seed=3, fill=24, whole=6)
+    plain = LSHKernel(chunk=8, rounds=2, buckets=4, seed=3)
+    tokens = Tokens(slots, documents=(torch.arange(slots) < size).long().expand(2, -1))
+    padding = Mask(NotPadding(), tokens, tokens, "cpu")
+    expected = plain(q[:, :, :slots], q[:, :, :slots], v[:, :, :slots], padding)[:, :, :size]
+    torch.testing.assert_close(kernel(q[:, :, :size], q[:, :, :size], v[:, :, :size]), expected, **CLOSE)
+
+
+def test_documents_of_a_row_do_not_see_each_other() -> None:
+    documents = torch.tensor([[1] * 9 + [2] * 14 + [3] * 6 + [0] * 3])
+    tokens = Tokens(32, documents=documents)
+    mask = Mask(Causal() & SameDocument(), tokens, tokens, "cpu")
+    q, v = torch.randn(1, 2, 32, 8), torch.randn(1, 2, 32, 8)
+    kernel = LSHKernel(chunk=8, rounds=2, buckets=4, seed=3)
+    before = kernel(q, q, v, mask)
+    for number in (1, 2, 3):
+        own = (documents == number)[0]
+        after = kernel(q, q, torch.where(own[:, None], v + 1, v), mask)
+        assert torch.equal(after[:, :, ~own], before[:, :, ~own])
+        assert ((after - before)[:, :, own].abs() > 0.5).all()
+    whole = LSHKernel(chunk=32)(q, q, v, mask)
+    alone = LSHKernel(chunk=32)(*(x[:, :, 9:23] for x in (q, q, v)), Mask(Causal(), Tokens(14), Tokens(14), "cpu"))
+    torch.testing.assert_close(whole[:, :, 9:23], alone)
+
+
 def test_a_row_of_padding_alone_has_finite_gradients() -> None:
     tokens = Tokens.padded(torch.tensor([32, 0]), 32)
     leaves = [torch.randn(2, 2, 32, 8, requires_grad=True) for _ in range(3)]
@@ -135,6 +164,9 @@ def test_what_it_cannot_do_it_says() -> None:
     x = torch.randn(1, 4, 8)
     with pytest.raises(QkvError, match="even number"):
         LSHKernel(buckets=5)
+    for wrong in ({"fill": 12}, {"whole": 9}):
+        with pytest.raises(QkvError, match="chunks of 8"):
+            LSHKernel(chunk=8, **wrong)
     with pytest.raises(QkvError, match="another kernel"):
         SharedAttention(8, 2, visibility=Causal() & Window(2), kernel=LSHKernel())(x, Context(tokens=Tokens(4)))
     with pytest.raises(QkvError, match="each with one key"):

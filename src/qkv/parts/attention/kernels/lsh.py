@@ -18,8 +18,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from qkv.errors import QkvError
-from qkv.parts.attention.visibility import Mask
-from qkv.parts.attention.whole_rows import looks_ahead, real_keys
+from qkv.parts.attention.visibility import Mask, SameDocument
+from qkv.parts.attention.whole_rows import Documents, documents_of, looks_ahead
 from qkv.parts.precision import widened
 
 SELF = -1e5  # a token's score for itself: it attends to itself when it sees no one else [kitaev2020 §2]
@@ -30,6 +30,8 @@ class LSHKernel(nn.Module):
 
     `buckets` may be factors, (16, 32) for 512: two small rotations find what one large one would. None: about two
     buckets a chunk, as the paper recommends. With a `seed` every call draws the same rotations, otherwise its own.
+    A row of more than `whole` tokens is filled up to a multiple of `fill`, both a chunk by default: where other layers
+    have chunks of other lengths, published models were trained on rows filled for all of them.
     """
 
     def __init__(
@@ -41,8 +43,15 @@ class LSHKernel(nn.Module):
         before: int = 1,
         after: int = 0,
         seed: int | None = None,
+        fill: int | None = None,
+        whole: int | None = None,
     ) -> None:
         super().__init__()
+        self.fill, self.whole = fill or chunk, whole or chunk
+        if self.fill % chunk or self.whole > chunk:
+            raise QkvError(
+                f"Rows of chunks of {chunk} are filled to multiples of it, and from one chunk on at the latest."
+            )
         self.chunk, self.rounds, self.before, self.after, self.seed = chunk, rounds, before, after, seed
         self.buckets = (buckets,) if isinstance(buckets, int) else buckets
         for factor in self.buckets or ():
@@ -70,21 +79,25 @@ class LSHKernel(nn.Module):
             raise QkvError(
                 "LSH attention needs all tokens of a row at once, each with one key: decode without a cache."
             )
-        causal, real = looks_ahead(mask), real_keys(mask)  # [b n]
+        causal, documents = looks_ahead(mask, SameDocument), documents_of(mask)  # [b n]
         scale = q.shape[-1] ** -0.5 if scale is None else scale
         length = q.shape[2]
-        if length <= self.chunk:  # one chunk: nothing to sort
+        slots = length if length <= self.whole else length + -length % self.fill
+        if slots <= self.chunk:  # one chunk: nothing to sort
             order = torch.arange(length, device=q.device).expand(*q.shape[:2], 1, length)
-            return _in_torch(q, k, v, order, real, length, 0, 0, causal, scale, dropout)[0][:, :, 0]
-        order = self._sorted(k, real)  # [b h r s]
-        if self._on_gpu(q, dropout):
+            return _in_torch(q, k, v, order, documents, length, 0, 0, causal, scale, dropout)[0][:, :, 0]
+        real = None if documents is None else documents.numbers > 0
+        order = self._sorted(k, real, slots)  # [b h r s]
+        if self._on_gpu(q, dropout) and (documents is None or not documents.apart):
             from qkv.parts.attention.kernels import lsh_triton
 
             o, log_sum = lsh_triton.attend(
                 q, k, v, order, real, chunk=self.chunk, before=self.before, after=self.after, causal=causal, scale=scale
             )
         else:
-            o, log_sum = _in_torch(q, k, v, order, real, self.chunk, self.before, self.after, causal, scale, dropout)
+            o, log_sum = _in_torch(
+                q, k, v, order, documents, self.chunk, self.before, self.after, causal, scale, dropout
+            )
         if self.rounds == 1:
             return o[:, :, 0]
         share = torch.softmax(log_sum.masked_fill(log_sum == -torch.inf, -1e30), 2)  # of each round [kitaev2020 eq.6]
@@ -95,13 +108,13 @@ class LSHKernel(nn.Module):
         return q.is_cuda and not dropout and self.chunk in (16, 32, 64, 128)
 
     @torch.no_grad()
-    def _sorted(self, x: Tensor, real: Tensor | None) -> Tensor:
+    def _sorted(self, x: Tensor, real: Tensor | None, slots: int) -> Tensor:
         """The tokens of a row in the order of their buckets, and within a bucket in that of the row. [b h r s]
 
-        The row is filled up to whole chunks by numbers past its end, which stand in a bucket with the padding.
+        The row is filled up to `slots` by numbers past its end, which stand in a bucket with the padding.
         """
         heads, length, width = x.shape[1:]
-        factors = self.buckets or recommended_buckets(length + -length % self.chunk, self.chunk)
+        factors = self.buckets or recommended_buckets(slots, self.chunk)
         generator = None
         if self.seed is not None:
             generator = torch.Generator(x.device).manual_seed(self.seed)
@@ -114,8 +127,7 @@ class LSHKernel(nn.Module):
         last = math.prod(factors)  # the bucket of padding
         if real is not None:
             bucket = bucket.masked_fill(~real[:, None, None], last)
-        bucket = F.pad(bucket, (0, -length % self.chunk), value=last)
-        slots = bucket.shape[-1]
+        bucket = F.pad(bucket, (0, slots - length), value=last)
         return (bucket * slots + torch.arange(slots, device=x.device)).argsort(-1)
 
     def extra_repr(self) -> str:
@@ -133,7 +145,7 @@ def _in_torch(
     k: Tensor,
     v: Tensor,
     order: Tensor,
-    real: Tensor | None,
+    documents: Documents | None,
     chunk: int,
     before: int,
     after: int,
@@ -145,8 +157,8 @@ def _in_torch(
     (_, _, rounds, slots), length = order.shape, q.shape[2]
     if slots > length:  # filling, which nobody sees
         q, k, v = (F.pad(x, (0, 0, 0, slots - length)) for x in (q, k, v))
-        real = q.new_ones(len(q), length, dtype=torch.bool) if real is None else real
-        real = F.pad(real, (0, slots - length))
+        numbers = order.new_ones(len(q), length) if documents is None else documents.numbers
+        documents = Documents(F.pad(numbers, (0, slots - length)), documents is not None and documents.apart)
     q, k, v = (_gathered(x, order).unflatten(2, (-1, chunk)) for x in (q, k, v))  # [b h t c ·]
     place = order.flatten(2).unflatten(2, (-1, chunk))  # [b h t c]
     near = range(before, -after - 1, -1)  # how far back the chunks lie that are read
@@ -156,9 +168,14 @@ def _in_torch(
     scores = scores.masked_fill(mine == theirs, SELF)
     if causal:
         scores = scores.masked_fill(theirs > mine, -torch.inf)
-    if real is not None:
-        seen = real[:, None].expand(at.shape[0], at.shape[1], -1).gather(2, at.flatten(2)).view(at.shape)
-        scores = scores.masked_fill(~seen[..., None, :], -torch.inf)
+    if documents is not None:
+        my_own, their_own = (
+            documents.numbers[:, None].expand(-1, x.shape[1], -1).gather(2, x.flatten(2)).view(x.shape)
+            for x in (place, at)
+        )  # [b h t c] [b h t a]
+        scores = scores.masked_fill(their_own[..., None, :] == 0, -torch.inf)
+        if documents.apart:
+            scores = scores.masked_fill(my_own[..., :, None] != their_own[..., None, :], -torch.inf)
     largest = scores.detach().amax(-1, keepdim=True)
     p = (scores - largest.masked_fill(largest == -torch.inf, 0.0)).exp()  # [b h t c a]
     total = p.sum(-1, keepdim=True)
