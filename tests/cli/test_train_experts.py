@@ -45,3 +45,22 @@ def test_a_model_with_experts_is_trained_and_its_use_told(
     else:
         assert exported.code == 2
         assert "None of the published forms of the family gpt2" in exported.complaint
+
+
+def test_their_losses_can_be_weighted(texts: Path, tmp_path: Path) -> None:
+    size = ["--size", "width=16,hidden=32,heads=2,layers=2,experts=3"]
+    done = qkv("train", "lm", "--data", texts, *COMMON, *size, "--balance", "0.5", "--out", tmp_path / "run")
+    assert done.code == 0, done.err
+    said = (tmp_path / "run" / "run.json").read_text()
+    assert '"balance": 0.5' in said
+    assert '"router_z": 0.001' in said
+
+
+@pytest.mark.parametrize("task", ["lm", "t5"])
+def test_what_has_no_experts_has_no_weights_for_them(texts: Path, tmp_path: Path, task: str) -> None:
+    done = qkv("train", task, "--data", texts, *COMMON, "--router-z", "0.1", "--out", tmp_path / "run")
+    assert done.code == 2
+    assert "This model has no experts" in done.complaint
+    done = qkv("train", task, "--data", texts, *COMMON, "--balance", "-1", "--out", tmp_path / "run")
+    assert done.code == 2
+    assert "0 or more" in done.complaint

@@ -15,7 +15,7 @@ from qkv.models.catalogue import Model
 from qkv.models.text_model import TextModel
 from qkv.parts.attention.visibility import Tokens
 from qkv.parts.position import positions_in_documents
-from qkv.weights.certify import ROUNDED, Finding, compare_models, open_reference
+from qkv.weights.certify import Finding, compare_models, open_reference
 from qkv.weights.compare import ROWS, settings_for
 from qkv.weights.load import load_model
 from qkv.weights.maps.catalogue import PUBLISHED
@@ -92,17 +92,15 @@ def close(found: Tensor, expected: Tensor) -> None:
     torch.testing.assert_close(found, expected, atol=2e-5, rtol=1e-4)
 
 
-def check_outputs(pair: Pair, lengths: list[int], rounded: float = ROUNDED) -> None:
+def check_outputs(pair: Pair, lengths: list[int]) -> None:
     """What `qkv certify` compares, but stricter."""
-    assert agree(pair.ours, pair.reference, lengths, rounded=rounded) == []
+    assert agree(pair.ours, pair.reference, lengths) == []
 
 
-def agree(
-    ours: Model, reference: Any, lengths: list[int], rows: Sequence[int] = ROWS, rounded: float = ROUNDED
-) -> list[Finding]:
+def agree(ours: Model, reference: Any, lengths: list[int], rows: Sequence[int] = ROWS) -> list[Finding]:
     """Whatever differs alone and batched, padded on either side, cached and not, in single precision and bfloat16."""
     settings = settings_for(ours, max(lengths), lengths, rows)
-    findings = compare_models(ours, reference, settings, exact=2e-5, rounded=rounded)
+    findings = compare_models(ours, reference, settings, exact=2e-5)
     assert {each.dtype for each in findings} == {"float32", "bfloat16"}
     assert {each.setting for each in findings} >= {each for each in settings if each.padding == "none"}
     return [each for each in findings if not each.passed]

@@ -52,7 +52,6 @@ CASES = {
     "tokens": mixtral("MixtralForTokenClassification", num_labels=4),
     "spans": mixtral("MixtralForQuestionAnswering"),
 }
-ROUNDED = 6.0  # in bfloat16, where experts that are all but equally likely change places in either library
 READ = PUBLISHED["mixtral"].sizes_of
 
 
@@ -62,7 +61,7 @@ def pair(request, tmp_path_factory):
 
 
 def test_outputs_agree_at_all_lengths_and_paddings(pair):
-    check_outputs(pair, [1, 2, 9, 64, 80], rounded=ROUNDED)
+    check_outputs(pair, [1, 2, 9, 64, 80])
 
 
 def test_a_cache_changes_nothing(pair):

@@ -139,3 +139,23 @@ def test_a_compiled_block_records_as_well() -> None:
         for name, value in entries[0].items():
             torch.testing.assert_close(value, entries[1][name])
     assert counters["stats"]["unique_graphs"] == 1
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_on_a_gpu_the_host_never_waits(dtype: torch.dtype) -> None:
+    model, x = mixture("plain", capacity=Capacity(2)).to("cuda", dtype), torch.randn(ROWS, SLOTS, WIDTH)
+    documents = (torch.arange(SLOTS) < torch.tensor([[13], [4], [9]])).long()
+    expected = mixture("plain", capacity=Capacity(2))(x, Context(tokens=Tokens(SLOTS, documents=documents)))
+    x, documents = x.to("cuda", dtype).requires_grad_(), documents.to("cuda")
+    ctx = Context(tokens=Tokens(SLOTS, documents=documents), ledger=Ledger(model, FIGURES))
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        found = model(x, ctx)
+        found.sum().backward()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    if dtype == torch.float32:
+        torch.testing.assert_close(found.cpu(), expected, atol=1e-3, rtol=1e-3)
+    assert x.grad.isfinite().all()

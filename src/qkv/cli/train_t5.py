@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from qkv.cli.groups import with_groups
+from qkv.cli.train_experts import ExpertOptions, with_weights
 from qkv.cli.train_options import (
     EXAMPLES_SHOWN,
     AdaptOptions,
@@ -27,6 +28,7 @@ def t5(
     new: NewModelOptions,
     run: RunOptions,
     adapt: AdaptOptions,
+    experts: ExpertOptions,
     cut_out: Annotated[float, typer.Option(help="Share of the tokens that are cut out.")] = 0.15,
     stretch: Annotated[float, typer.Option(help="Tokens that are cut out together, on average.")] = 3.0,
 ) -> None:
@@ -45,6 +47,7 @@ def t5(
     from qkv.api.span_filling import FAMILY, TOKENIZER, CuttingOut, pretrain_text_to_text
     from qkv.cli.spellings import tokenizer_of
     from qkv.data.plan import RowCount
+    from qkv.train.objectives.sequence_to_sequence import SequenceToSequenceLoss
     from qkv.train.reporter import Reporter
     from qkv.train.schedules import Linear
 
@@ -71,6 +74,7 @@ def t5(
             cutting_out=CuttingOut(cut_out, stretch),
             batching=RowCount(run.batch_rows),
             settings=settings,
+            objective=with_weights(SequenceToSequenceLoss(smoothing=0.0), experts),
             optimizer=optimizer,
             schedule=Linear(warmup=warmup_of(run)),
             reporter=reporter,

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from qkv.cli.groups import flag, given, with_groups
+from qkv.cli.train_experts import ExpertOptions, with_weights
 from qkv.cli.train_options import (
     AdaptOptions,
     RunOptions,
@@ -58,7 +59,9 @@ class NewModelOptions:
 
 
 @with_groups
-def lm(corpus: CorpusOptions, new: NewModelOptions, run: RunOptions, adapt: AdaptOptions) -> None:
+def lm(
+    corpus: CorpusOptions, new: NewModelOptions, run: RunOptions, adapt: AdaptOptions, experts: ExpertOptions
+) -> None:
     """Train a language model: it learns to go on with texts.
 
     Each file, row of a table or, with --blank-lines, paragraph is a document of its own. Without --model a small GPT-2
@@ -78,6 +81,7 @@ def lm(corpus: CorpusOptions, new: NewModelOptions, run: RunOptions, adapt: Adap
     from qkv.cli.spellings import tokenizer_of
     from qkv.data.plan import RowCount
     from qkv.models.head_choice import HeadChoice
+    from qkv.train.objectives.language import LanguageLoss
     from qkv.train.reporter import Reporter
     from qkv.train.schedules import Cosine
 
@@ -102,6 +106,7 @@ def lm(corpus: CorpusOptions, new: NewModelOptions, run: RunOptions, adapt: Adap
             length=length,
             batching=RowCount(run.batch_rows),
             settings=settings,
+            objective=with_weights(LanguageLoss(), experts),
             optimizer=optimizer,
             schedule=Cosine(warmup=warmup_of(run), floor=0.1),
             reporter=reporter,

@@ -18,6 +18,10 @@ from qkv.parts.context import Ledger
 from qkv.parts.experts import BALANCE, DROPPED, LOADS, ROUTER_Z, Mixture
 from qkv.train.objectives.loss import Loss
 
+NO_EXPERTS = (
+    "This model has no experts, so their losses have no weights: leave these out, or choose a model with experts."
+)
+
 
 class Recorded(Protocol):
     """An objective whose pass through the model can be recorded in a ledger."""
@@ -77,13 +81,13 @@ def _of_layers(ledger: Ledger, kind: str) -> Tensor:
     """What all layers of experts wrote of a kind. [layers …]"""
     written = [value for name, values in ledger.entries.items() if name.endswith(f"/{kind}") for value in values]
     if not written:
-        raise QkvError("This model has no experts, so they have no losses: train it by the task's own objective.")
+        raise QkvError(NO_EXPERTS)
     return torch.stack(written)
 
 
 def with_expert_losses(model: nn.Module, objective: Any) -> Any:
     """The objective for this model: where it has experts, theirs stand beside it with the weights of the papers."""
     has_experts = any(isinstance(module, Mixture) for module in model.modules())
-    if not has_experts or isinstance(objective, WithExpertLosses):
-        return objective
-    return WithExpertLosses(objective)
+    if isinstance(objective, WithExpertLosses) and not has_experts:
+        raise QkvError(NO_EXPERTS)
+    return WithExpertLosses(objective) if has_experts and not isinstance(objective, WithExpertLosses) else objective
