@@ -164,7 +164,7 @@ tested on the whole test part of {result["pictures"]["test"]:,}, once for each m
 
 {findings(result)}
 
-Of few labels: the mean and the standard deviation of {seeds} seed{"s" if seeds > 1 else ""}, each with labels of its own. The GFLOP of
+Of few labels: {f"the mean and the standard deviation of {seeds} seeds, each with labels of its own" if seeds > 1 else "one seed"}. The GFLOP of
 DeiT hold its teacher's answers, not its teacher's training. Pre-training took {first["seconds"]:.0f} seconds and
 {first["flops"] / 1e15:.2f} PFLOP more, once for all seeds: in the end {100 * first["figures"]["accuracy"]:.1f}% of the hidden patches had the
 colour it found likeliest.

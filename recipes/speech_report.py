@@ -100,7 +100,8 @@ convolution.
 
 ```
 make corpora
-python recipes/speech.py --corpora corpora --out runs/speech
+python recipes/speech.py --corpora corpora --out runs/speech --steps {first["step"]} \\
+    --taught-steps {next(iter(result["taught"].values()))["step"]}
 python recipes/speech_report.py speech runs/speech
 ```
 """
