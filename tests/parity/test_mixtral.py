@@ -10,6 +10,7 @@ from transformers import MixtralConfig
 from transformers.models.mixtral.modeling_mixtral import load_balancing_loss_func
 
 from qkv.errors import QkvError
+from qkv.models.mixtral import SIZES
 from qkv.parts.context import Ledger
 from qkv.parts.experts import BALANCE
 from qkv.weights.load import load_model
@@ -124,6 +125,17 @@ def test_the_balance_loss_is_the_reference_s(tmp_path):
     pair.ours(ids, lengths=real.sum(1), ledger=ledger)
     ((found,),) = ledger.entries.values()
     torch.testing.assert_close(2 * found, expected)
+
+
+def test_configurations_of_older_versions_are_read():
+    older = {
+        "model_type": "mixtral", "hidden_act": "silu", "hidden_size": 4096, "intermediate_size": 14336,
+        "max_position_embeddings": 32768, "num_attention_heads": 32, "num_experts_per_tok": 2, "num_hidden_layers": 32,
+        "num_key_value_heads": 8, "num_local_experts": 8, "output_router_logits": False, "rms_norm_eps": 1e-5,
+        "rope_theta": 1000000.0, "router_aux_loss_coef": 0.02, "sliding_window": None, "tie_word_embeddings": False,
+        "attention_dropout": 0.0, "initializer_range": 0.02, "torch_dtype": "bfloat16", "vocab_size": 32000,
+    }  # fmt: skip
+    assert READ(older) == SIZES["8x7b"]
 
 
 def test_an_absent_base_is_a_million():

@@ -197,6 +197,20 @@ def test_both_losses_are_the_reference_s(tmp_path):
             torch.testing.assert_close(found, getattr(theirs, f"{stack}_{name}"), atol=1e-4, rtol=1e-4)
 
 
+def test_configurations_of_older_versions_are_read():
+    older = {
+        "model_type": "switch_transformers", "d_ff": 3072, "d_kv": 64, "d_model": 768, "decoder_sparse_step": 2,
+        "decoder_start_token_id": 0, "dense_act_fn": "relu", "dropout_rate": 0.1, "encoder_sparse_step": 2,
+        "expert_capacity": 64, "feed_forward_proj": "relu", "is_encoder_decoder": True, "is_gated_act": False,
+        "layer_norm_epsilon": 1e-6, "num_decoder_layers": 12, "num_experts": 8, "num_heads": 12, "num_layers": 12,
+        "num_sparse_decoder_layers": 6, "num_sparse_encoder_layers": 6, "relative_attention_max_distance": 128,
+        "relative_attention_num_buckets": 32, "router_aux_loss_coef": 0.001, "router_bias": False,
+        "router_dtype": "float32", "router_ignore_padding_tokens": False, "router_jitter_noise": 0.01,
+        "router_type": "tokens_masked", "router_z_loss_coef": 0.001, "vocab_size": 32128,
+    }  # fmt: skip
+    assert PUBLISHED["switch_transformers"].sizes_of(older) == SIZES["base-8"]
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
