@@ -197,6 +197,15 @@ def test_both_losses_are_the_reference_s(tmp_path):
             torch.testing.assert_close(found, getattr(theirs, f"{stack}_{name}"), atol=1e-4, rtol=1e-4)
 
 
+def test_three_tables_of_tokens_are_not_taken_for_one(tmp_path):
+    """Which the reference has where logits are not tied."""
+    SwitchTransformersForConditionalGeneration(
+        SwitchTransformersConfig(**CONFIG, tie_word_embeddings=False)
+    ).save_pretrained(tmp_path)
+    with pytest.raises(QkvError, match=r"embed_tokens.weight differs from shared.weight"):
+        load_model(tmp_path)
+
+
 def test_configurations_of_older_versions_are_read():
     older = {
         "model_type": "switch_transformers", "d_ff": 3072, "d_kv": 64, "d_model": 768, "decoder_sparse_step": 2,
@@ -235,6 +244,7 @@ def test_what_is_not_read_is_refused(changes, message):
         {"capacity": None, "capacity_factor": 1.25},
         {"feed_forward": "gated-gelu"},
         {"expert_dropout": 0.4},
+        {"tied": False, "scaled": False},
         {"encoder_layers": 3},  # of which no number of blocks with experts makes every other one
     ],
 )

@@ -92,7 +92,8 @@ def _fits(sizes: SwitchSizes) -> bool:
         sizes.feed_forward in FEED_FORWARDS.values()
         and sizes.capacity is not None
         and sizes.expert_dropout in (None, sizes.dropout)
-        and sizes.scaled == sizes.tied
+        and sizes.tied  # without, the other library has three tables of tokens
+        and sizes.scaled
         and bool(_sparse(sizes, "encoder") and _sparse(sizes, "decoder"))
     )
 
