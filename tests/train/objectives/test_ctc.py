@@ -9,9 +9,9 @@ import pytest
 import torch
 from transformers import Wav2Vec2Config, Wav2Vec2ForCTC
 
+from qkv.data.labelled_sounds import LabelledSounds
 from qkv.data.plan import PlannedBatch
 from qkv.data.sound_features import FilterBank
-from qkv.data.labelled_sounds import LabelledSounds
 from qkv.data.sound_rows import SpokenRows
 from qkv.data.span_hiding import SpanHiding
 from qkv.errors import QkvError
