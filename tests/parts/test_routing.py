@@ -17,7 +17,7 @@ from qkv.parts.routing import (
     dropped,
     loads,
     of_chosen,
-    real_tokens,
+    token_shares,
     z_loss,
 )
 
@@ -164,8 +164,8 @@ def some_routing(chosen: int) -> tuple[object, Tensor, list[tuple[Tensor, Tensor
     documents = (torch.arange(SLOTS) < torch.tensor([[17], [4], [9]])).long()
     ctx, x = context(documents), torch.randn(ROWS, SLOTS, WIDTH)
     routing = router(chosen, capacity=Capacity(2))(x, ctx)
-    real = real_tokens(ctx, x)
-    assert torch.equal(real, documents.float())
+    real = token_shares(ctx, x)
+    torch.testing.assert_close(real, documents / documents.sum())
     pairs = [(routing.logits[row, slot], routing.experts[row, slot]) for row, slot in documents.nonzero().tolist()]
     return routing, real, pairs
 
@@ -188,7 +188,7 @@ def test_the_balance_loss_is_least_where_experts_are_used_alike() -> None:
     ctx = context(slots=5 * EXPERTS)
     with torch.no_grad():
         route.weight.copy_(9 * torch.eye(EXPERTS, WIDTH))
-    real = real_tokens(ctx, x)
+    real = token_shares(ctx, x)
     assert balance_loss(route(x, ctx), real).item() == pytest.approx(1.0)
     with torch.no_grad():
         route.weight[0] += 40
@@ -201,7 +201,7 @@ def test_the_z_loss_is_that_of_the_paper() -> None:
     assert z_loss(routing, real).item() == pytest.approx(expected, rel=1e-5)
 
 
-def test_the_share_dropped_is_counted_on_real_tokens() -> None:
+def test_the_share_dropped_is_counted_on_token_shares() -> None:
     routing, real, pairs = some_routing(1)
     expected = float(((~routing.kept[..., 0]) & (real > 0)).sum()) / len(pairs)
     assert expected > 0.1
@@ -212,5 +212,5 @@ def test_the_share_dropped_is_counted_on_real_tokens() -> None:
 def test_padding_alone_has_no_losses() -> None:
     documents, x = torch.zeros(ROWS, SLOTS, dtype=torch.long), torch.randn(ROWS, SLOTS, WIDTH)
     ctx = context(documents)
-    routing, real = router(capacity=Capacity(2))(x, ctx), real_tokens(ctx, x)
+    routing, real = router(capacity=Capacity(2))(x, ctx), token_shares(ctx, x)
     assert balance_loss(routing, real) == z_loss(routing, real) == dropped(routing, real) == 0

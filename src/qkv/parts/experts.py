@@ -13,7 +13,7 @@ from qkv.parts.context import Context
 from qkv.parts.feedforward import Activation, relu, silu
 from qkv.parts.grouped import GroupedLinear, Groups
 from qkv.parts.precision import narrowed
-from qkv.parts.routing import Router, Routing, balance_loss, dropped, loads, real_tokens, z_loss
+from qkv.parts.routing import Router, Routing, balance_loss, dropped, loads, token_shares, z_loss
 
 # What experts write into a ledger: two losses [], the share of tokens that chose each expert [e], and of those that
 # found theirs full [].
@@ -50,11 +50,11 @@ class Mixture(nn.Module, ABC):
     def _record(self, routing: Routing, x: Tensor, ctx: Context) -> None:
         if ctx.ledger is None:
             return
-        real = None
+        shares = None
         for kind, figure in FIGURES.items():
             if ctx.ledger.wants(kind):
-                real = real_tokens(ctx, x) if real is None else real
-                ctx.ledger.write(self, kind, figure(routing, real))
+                shares = token_shares(ctx, x) if shares is None else shares
+                ctx.ledger.write(self, kind, figure(routing, shares))
 
 
 class Experts(Mixture):

@@ -147,38 +147,38 @@ def _lengths(documents: Tensor, first: Tensor) -> Tensor:
     return documents.shape[1] - from_behind - first
 
 
-def real_tokens(ctx: Context, x: Tensor) -> Tensor:
-    """1 for tokens and 0 for padding. [b s] float32 at least"""
-    documents = ctx.tokens.documents
+def token_shares(ctx: Context, x: Tensor) -> Tensor:
+    """What each token counts in a mean over all of them; padding counts nothing. [b s] float32 at least"""
+    documents, kind = ctx.tokens.documents, widened(x.new_empty(0)).dtype
     if documents is None:
-        return widened(x.new_ones(x.shape[:2]))
-    return (documents > 0).to(widened(x.new_empty(0)).dtype).expand(x.shape[:2])
+        return x.new_full(x.shape[:2], 1 / max(1, x.shape[0] * x.shape[1]), dtype=kind)
+    real = (documents > 0).to(kind).expand(x.shape[:2])
+    return real / real.sum().clamp(min=1)
 
 
-def loads(routing: Routing, real: Tensor) -> Tensor:
+def loads(routing: Routing, shares: Tensor) -> Tensor:
     """The share of the tokens that chose each expert, whether it had room or not. [e]"""
-    numbers = torch.arange(routing.logits.shape[-1], device=real.device)
+    numbers = torch.arange(routing.logits.shape[-1], device=shares.device)
     chosen = (routing.experts[..., None] == numbers).sum(2)  # [b s e]
-    return (chosen * real[..., None]).sum((0, 1)) / (real.sum() * routing.experts.shape[-1]).clamp(min=1)
+    return (chosen * shares[..., None]).sum((0, 1)) / routing.experts.shape[-1]
 
 
-def dropped(routing: Routing, real: Tensor) -> Tensor:
+def dropped(routing: Routing, shares: Tensor) -> Tensor:
     """The share of choices whose expert was full. []"""
     if routing.kept is None:
-        return real.new_zeros(())
-    full = (~routing.kept).sum(-1) * real
-    return full.sum() / (real.sum() * routing.experts.shape[-1]).clamp(min=1)
+        return shares.new_zeros(())
+    return ((~routing.kept).sum(-1) * shares).sum() / routing.experts.shape[-1]
 
 
-def balance_loss(routing: Routing, real: Tensor) -> Tensor:
+def balance_loss(routing: Routing, shares: Tensor) -> Tensor:
     """experts · Σ share of tokens · mean probability: 1 where all experts are used alike, more elsewhere. []
 
     [fedus2022 eq.4], without its α; where a token goes to several experts, each is a share of it.
     """
-    mean = (routing.probabilities * real[..., None]).sum((0, 1)) / real.sum().clamp(min=1)  # [e]
-    return routing.logits.shape[-1] * (loads(routing, real) * mean).sum()
+    mean = (routing.probabilities * shares[..., None]).sum((0, 1))  # [e]
+    return routing.logits.shape[-1] * (loads(routing, shares) * mean).sum()
 
 
-def z_loss(routing: Routing, real: Tensor) -> Tensor:
+def z_loss(routing: Routing, shares: Tensor) -> Tensor:
     """The mean square of log Σ exp of a token's logits, which keeps them small. [zoph2022 eq.5] []"""
-    return (routing.logits.logsumexp(-1).square() * real).sum() / real.sum().clamp(min=1)
+    return (routing.logits.logsumexp(-1).square() * shares).sum()
