@@ -184,7 +184,10 @@ def test_a_saved_configuration_says_what_to_build(model: TextModel) -> None:
 
 def test_every_parameter_learns(model: TextModel) -> None:
     model.zero_grad()
-    found = answers(model, random_ids(model))
+    marks = None
+    if model.heeds_marks:  # none in the first row: what reads a marked token alone leaves other projections unread
+        marks = torch.arange(SLOTS) < torch.arange(len(LENGTHS))[:, None]
+    found = answers(model, random_ids(model), tokens=Tokens(SLOTS, marks=marks))
     sum((each * torch.randn_like(each)).sum() for each in found).backward()
     for name, parameter in model.named_parameters():
         assert parameter.grad is not None, name
@@ -210,13 +213,26 @@ def test_dropout_falls_in_training_alone(usual: TextModel) -> None:
 @torch.no_grad()
 def test_segments_are_told_apart_or_refused(usual: TextModel) -> None:
     ids, segments = random_ids(usual), torch.tensor([0, 0, 0, 1, 1, 1, 1]).expand(len(LENGTHS), -1)
-    if usual.embed.segments is None:
+    if not usual.embed.tells_segments:
         with pytest.raises(QkvError, match="does not tell segments apart"):
             usual(ids, segments=segments)
         return
     told, untold = answers(usual, ids, segments=segments)[0], answers(usual, ids)[0]
     assert ((told - untold).abs().amax(-1) > 1e-5).all()
     assert_close(answers(usual, ids, segments=torch.zeros_like(segments)), answers(usual, ids))
+
+
+@torch.no_grad()
+def test_marks_are_heeded_or_refused(usual: TextModel) -> None:
+    ids, marks = random_ids(usual), torch.arange(SLOTS).expand(len(LENGTHS), -1) == 3
+    if not usual.heeds_marks:
+        with pytest.raises(QkvError, match="treats all tokens alike"):
+            usual(ids, tokens=Tokens(SLOTS, marks=marks))
+        return
+    told, untold = answers(usual, ids, tokens=Tokens(SLOTS, marks=marks))[0], answers(usual, ids)[0]
+    assert ((told - untold).abs().amax(-1) > 1e-5).all()
+    nobody = Tokens(SLOTS, marks=torch.zeros_like(marks))
+    assert_close(answers(usual, ids, tokens=nobody), answers(usual, ids))
 
 
 @torch.no_grad()

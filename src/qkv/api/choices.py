@@ -29,6 +29,9 @@ DESK_SIZES: dict[str, dict[str, Any]] = {
     "albert": {"positions": 256, "embedding": 128, "width": 256, "hidden": 1024, "heads": 4, "layers": 4},
     "distilbert": {"positions": 256, "width": 256, "hidden": 1024, "heads": 4, "layers": 4},
     "roformer": {"positions": 256, "embedding": 256, "width": 256, "hidden": 1024, "heads": 4, "layers": 4},
+    "longformer": {  # whose tokenizers, made here, have the padding token 0
+        "positions": 1024, "first_position": 1, "width": 256, "hidden": 1024, "heads": 4, "layers": 4, "window": 64,
+    },
     "gpt2": {"positions": 256, "width": 256, "hidden": 1024, "heads": 4, "layers": 4},
     "gpt3": {
         "positions": 256, "width": 256, "hidden": 1024, "heads": 4, "head_width": 64, "layers": 4, "window": 64,

@@ -69,9 +69,9 @@ class Distillation:
             )
         if self.teacher.tokenizer.names() != student.tokenizer.names():
             raise QkvError("The student cuts texts into other tokens than its teacher: give models of one vocabulary.")
-        if own.embed.segments is not None and teacher.embed.segments is None:
+        if own.embed.tells_segments and not teacher.embed.tells_segments:
             raise QkvError("The student tells segments apart and its teacher does not: give models that both do.")
-        if pairs and own.embed.segments is None and teacher.embed.segments is not None:
+        if pairs and not own.embed.tells_segments and teacher.embed.tells_segments:
             raise QkvError("The teacher tells the texts of a pair apart by segments, which the student has none of.")
 
     def _matches(self, student: TextModel) -> list[Match]:

@@ -88,7 +88,7 @@ class AnswerFigures:
             limit=answerer.limit("second", None if longest is None else min(STRIDE, longest // 4)),
         )
         rows = SpanRows.from_encodings(encodings, self.questions, pad=_pad(answerer))
-        rows = rows if answerer.model.embed.segments is not None else rows.without_segments()
+        rows = rows if answerer.model.embed.tells_segments else rows.without_segments()
         return _chosen(AnswerScores(rows, encodings, self.questions, threshold=0.0)(answerer.model), self.metrics)
 
 

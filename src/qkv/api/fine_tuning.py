@@ -153,7 +153,7 @@ def fine_tune_answerer(
             limit=how.limit(network, "second", STRIDE),
         )
         made = SpanRows.from_encodings(encodings, some, pad=_pad(use.tokenizer))
-        return made if network.embed.segments is not None else made.without_segments()
+        return made if network.embed.tells_segments else made.without_segments()
 
     return fine_tune(use, rows, items, held, objective, Path(folder), how, evaluate, pairs=True)
 

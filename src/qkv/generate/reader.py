@@ -56,7 +56,7 @@ class TextReader(ModelUse):
         """Encodings as rows of a data set, without segments where the model cannot tell them apart."""
         pad = self.tokenizer.pad if self.tokenizer.has("pad") else 0  # hidden from every token, so any id will do
         rows = TextRows.from_encodings(encodings, pad=pad)
-        return rows if self.model.embed.segments is not None else rows.without_segments()
+        return rows if self.model.embed.tells_segments else rows.without_segments()
 
     def answers(self, encodings: Sequence[Encoding], batch_tokens: int = BATCH_TOKENS) -> list[Any]:
         """What the head says of each row, on the CPU, cut to the row's own tokens where it speaks of tokens."""

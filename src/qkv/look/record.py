@@ -102,7 +102,7 @@ def record_reading(model: TextModel, text: str, tokenizer: TextTokenizer, second
     ledger = Ledger(model, keep={"weights"})
     device = next(model.parameters()).device
     segments = None
-    if model.embed.segments is not None:
+    if model.embed.tells_segments:
         segments = torch.tensor([encoding.segments], device=device)
     with at_rest(model):
         model(torch.tensor([encoding.ids], device=device), segments=segments, ledger=ledger)

@@ -21,6 +21,7 @@ from qkv.models import (
     gpt3,
     gpt_neo,
     llama,
+    longformer,
     marian,
     mixtral,
     reformer,
@@ -109,6 +110,14 @@ _FAMILIES = [
         roformer.roformer,
         roformer.SIZES,
         ENCODER_HEADS,
+    ),
+    Family(
+        "longformer",
+        "an encoder of long texts, which looks around nearby and at a few tokens that all see",
+        longformer.LongformerSizes,
+        longformer.longformer,
+        longformer.SIZES,
+        longformer.HEADS,
     ),
     Family("gpt2", "a decoder alone, norm before each sub-layer", gpt2.GPT2Sizes, gpt2.gpt2, gpt2.SIZES, DECODER_HEADS),
     Family(

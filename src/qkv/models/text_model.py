@@ -35,6 +35,7 @@ class TextModel(nn.Module):
         attentions = [module for module in stack.modules() if isinstance(module, MultiHead)]
         self.looks_back = all(_looks_back(rule) for rule in {attention.visibility for attention in attentions})
         self.keeps = all(attention.keeps for attention in attentions)  # whether a cache saves reading a row anew
+        self.heeds_marks = any(attention.heeds_marks for attention in attentions)
 
     def forward(
         self,
@@ -113,7 +114,7 @@ class TextModel(nn.Module):
                 f"The text has {tokens.start + tokens.size} tokens and this model reads at most {self.longest}."
             )
         return Context(
-            tokens=tokens,
+            tokens=self.marked(tokens, positions, ids.device),
             visibility=visibility,
             positions=positions,
             segments=segments,
@@ -124,6 +125,12 @@ class TextModel(nn.Module):
     def padding(self, ids: Tensor, visibility: Rule) -> tuple[Tokens, Rule]:
         """Where ids [b s] of which nothing is said are padding, and who may then see whom: nowhere, and as asked."""
         return Tokens(ids.shape[1]), visibility
+
+    def marked(self, tokens: Tokens, positions: Tensor | None, device: torch.device) -> Tokens:
+        """The tokens with those marked that this model treats in a way of their own: as given, or none."""
+        if tokens.marks is not None and not self.heeds_marks:
+            raise QkvError("This model treats all tokens alike: mark none.")
+        return tokens
 
     def new_cache(self, capacity: int) -> Cache:
         """An empty cache for rows of at most `capacity` tokens, the prompt counted."""

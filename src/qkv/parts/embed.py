@@ -52,16 +52,21 @@ class Embed(nn.Module):
     def vocabulary(self) -> int:
         return len(self.tokens.weight)
 
+    @property
+    def tells_segments(self) -> bool:
+        """Whether the texts of a row can be told apart; a single segment is a vector that every token gets."""
+        return self.segments is not None and len(self.segments.weight) > 1
+
     def slots(self, ids: Tensor, lengths: Tensor | None) -> Tokens:
         """Where the stream's tokens stand: one a slot of ids [b s], of which `lengths` are real; None: all."""
         return Tokens(ids.shape[1]) if lengths is None else Tokens.padded(lengths, ids.shape[1])
 
     def forward(self, ids: Tensor, ctx: Context) -> Tensor:
         x = self.tokens(ids)  # [b s d]
+        if ctx.segments is not None and not self.tells_segments:
+            raise QkvError("This model does not tell segments apart: give none.")
         if self.segments is not None:
             x = x + self.segments(torch.zeros_like(ids) if ctx.segments is None else ctx.segments)
-        elif ctx.segments is not None:
-            raise QkvError("This model does not tell segments apart: give none.")
         if self.position is not None:
             positions = ctx.position_ids(ids.device)
             x = x + self.position(positions, ctx.longest())

@@ -57,16 +57,17 @@ class Sinusoidal(nn.Module):
 
 
 class Learned(nn.Module):
-    """One learned vector a position, up to a fixed length."""
+    """One learned vector a position, up to a fixed length. Those before `first` belong to no position."""
 
-    def __init__(self, length: int, width: int) -> None:
+    def __init__(self, length: int, width: int, first: int = 0) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.randn(length, width) * 0.02)
+        self.first = first
+        self.weight = nn.Parameter(torch.randn(first + length, width) * 0.02)
 
     def forward(self, positions: Tensor, longest: int) -> Tensor:
-        if longest > len(self.weight):
-            raise QkvError(f"This model has learned {len(self.weight)} positions and the input needs {longest}.")
-        return F.embedding(positions, self.weight)
+        if longest > (learned := len(self.weight) - self.first):
+            raise QkvError(f"This model has learned {learned} positions and the input needs {longest}.")
+        return F.embedding(positions + self.first if self.first else positions, self.weight)
 
 
 Resample = Callable[[Tensor, tuple[int, int]], Tensor]

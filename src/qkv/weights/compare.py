@@ -125,9 +125,8 @@ def draw(model: Model, setting: Setting, pad: int, seed: int) -> Batch:
         real = (torch.arange(length) < lengths[:, None]).long()
         real = real.flip(1) if setting.padding == "left" else real
     segments = None
-    if isinstance(model, TextModel) and model.embed.segments is not None and rows > 1:  # a single row goes without
-        kinds = len(model.embed.segments.weight)
-        segments = (torch.arange(length) >= length // 2).long().clamp(max=kinds - 1).expand(rows, length)
+    if isinstance(model, TextModel) and model.embed.tells_segments and rows > 1:  # a single row goes without
+        segments = (torch.arange(length) >= length // 2).long().expand(rows, length)
     device = next(model.parameters()).device
     if isinstance(model, ClipText):
         ids = with_end(ids, real, model.end, model.vocabulary)
@@ -236,7 +235,8 @@ def their_answers(
     if setting.padding != "none":
         given["attention_mask"] = batch.documents
     if told and setting.padding == "left":
-        given["position_ids"] = positions_in_documents(batch.documents)
+        first = getattr(model.sizes, "first_position", 0)  # the line of its table where positions begin
+        given["position_ids"] = positions_in_documents(batch.documents) + first
     if batch.segments is not None:
         given["token_type_ids"] = batch.segments
     if batch.target is not None:

@@ -208,9 +208,9 @@ def save_published(
     shard_bytes: int = SHARD_BYTES,
 ) -> None:
     """Write a folder that the other library opens; `more` is added to its configuration (special tokens)."""
-    config = {**published_config(model, families), **(more or {})}
-    head = head_of(model)
     published = family_of(model, families)
+    config = _with_more(published, published_config(model, families), more or {})
+    head = head_of(model)
     theirs = to_theirs(published.rules(model.sizes, head), tensors_of(model))
     if config["architectures"] == [published.architectures.get("states")]:  # without a head, so without a prefix
         theirs = {name.removeprefix(published.base): tensor for name, tensor in theirs.items()}
@@ -222,6 +222,18 @@ def save_published(
             write_sentence_folder(folder, head, model.sizes.width, cast(TextModel, model).longest)
     except WRITE_ERRORS as error:
         raise QkvError(f"Cannot write the model to {folder}: {error}; make room or name another folder.") from error
+
+
+def _with_more(published: PublishedFamily, config: dict[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
+    """Special tokens that say sizes of the model must agree with them; where they are unknown, the sizes tell them."""
+    sizes = {size.theirs for size in published.config.sizes}.union(*(keys.theirs for keys in published.config.together))
+    for key, value in more.items():
+        if key in sizes and value is not None and value != config.get(key):
+            raise QkvError(
+                f"The other library would read this model another way: by its sizes {key} is {config.get(key)!r}, by "
+                f"its tokenizer {value!r}."
+            )
+    return {**config, **{key: value for key, value in more.items() if key not in sizes}}
 
 
 def family_of(model: Model, families: Mapping[str, PublishedFamily]) -> PublishedFamily:

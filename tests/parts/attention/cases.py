@@ -18,6 +18,7 @@ from qkv.parts.attention.visibility import (
     Everything,
     Fixed,
     GlobalTokens,
+    Marked,
     Mask,
     NotPadding,
     Rule,
@@ -34,6 +35,7 @@ class Token:
 
     index: int
     document: int
+    marked: bool = False
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,7 @@ class Situation:
     rule: Rule
     sees: Callable[[Token, Token], bool]  # (query, key)
     rows: str | None = None  # how the rows are filled; None: completely, by one document
+    marked: bool = False  # whether some tokens are marked
 
 
 SITUATIONS = {
@@ -58,6 +61,13 @@ SITUATIONS = {
     "global tokens": Situation(GlobalTokens(2), lambda q, k: min(q.index, k.index) < 2),
     "longformer": Situation(
         Window(3) | GlobalTokens(1), lambda q, k: abs(k.index - q.index) < 3 or min(q.index, k.index) < 1
+    ),
+    "marked": Situation(Marked(), lambda q, k: q.marked or k.marked, marked=True),
+    "marked, padded left": Situation(
+        (Window(3) | Marked()) & NotPadding(),
+        lambda q, k: k.document > 0 and (abs(k.index - q.index) < 3 or q.marked or k.marked),
+        "left",
+        marked=True,
     ),
     "sparse transformer": Situation(
         Causal() & (Window(2) | Strided(3)),
@@ -102,19 +112,30 @@ def documents(rows: str | None, size: int) -> Tensor | None:
     raise ValueError(rows)
 
 
-def tokens(rows: str | None, size: int, device: str = "cpu") -> Tokens:
+def marks(size: int) -> Tensor:
+    """No token of the first row, every fifth of the second from its third slot on, the last of the third. [3 size]"""
+    slots = torch.arange(size)
+    return torch.stack((slots < 0, slots % 5 == 2, slots == size - 1))
+
+
+def tokens(rows: str | None, size: int, device: str = "cpu", marked: bool = False) -> Tokens:
     numbers = documents(rows, size)
-    return Tokens(size, documents=None if numbers is None else numbers.to(device))
+    return Tokens(
+        size,
+        documents=None if numbers is None else numbers.to(device),
+        marks=marks(size).to(device) if marked else None,
+    )
 
 
 def mask(situation: Situation, size: int, device: str = "cpu") -> Mask:
-    side = tokens(situation.rows, size, device)
+    side = tokens(situation.rows, size, device, situation.marked)
     return Mask(situation.rule, side, side, device)
 
 
 def single_tokens(side: Tokens, row: int) -> list[Token]:
     numbers = [1] * side.size if side.documents is None else side.documents[row].tolist()
-    return [Token(side.start + slot, number) for slot, number in enumerate(numbers)]
+    marked = [False] * side.size if side.marks is None else side.marks[row].tolist()
+    return [Token(side.start + slot, *known) for slot, known in enumerate(zip(numbers, marked, strict=True))]
 
 
 def table(situation: Situation, query: Tokens, key: Tokens) -> Tensor:

@@ -21,7 +21,7 @@ from qkv.parts.attention.visibility import (
     Tokens,
     Window,
 )
-from tests.parts.attention.cases import LENGTHS, ROWS, SITUATIONS, documents, mask, table, tokens
+from tests.parts.attention.cases import LENGTHS, ROWS, SITUATIONS, documents, marks, mask, table, tokens
 
 
 @pytest.mark.parametrize("size", [size for size in LENGTHS if size < 60])
@@ -101,8 +101,8 @@ def test_a_rule_cannot_be_changed() -> None:
 
 @pytest.mark.parametrize("rule", RULES, ids=list(SITUATIONS))
 def test_a_rule_that_does_not_read_the_query_shows_all_queries_the_same(rule: Rule) -> None:
-    side = tokens("packed", 9)
-    query = Tokens(9, documents=torch.randint(0, 4, (ROWS, 9)))
+    side = tokens("packed", 9, marked=True)
+    query = Tokens(9, documents=torch.randint(0, 4, (ROWS, 9)), marks=torch.rand(ROWS, 9) < 0.5)
     dense = Mask(rule, query, side, "cpu").dense.expand(ROWS, 1, 9, 9)
     if not rule.reads_query:
         assert (dense == dense[:, :, :1]).all()
@@ -177,6 +177,10 @@ def test_selected_tokens_are_those_rows() -> None:
     assert (chosen.size, chosen.start) == (4, 2)
     assert chosen.documents is not None
     assert chosen.documents.tolist() == [[0, 0, 0, 0], [1, 1, 1, 1], [1, 1, 1, 1]]
+    assert Tokens(4, marks=marks(4)).select(torch.tensor([2, 1])).marks.tolist() == [
+        [False, False, False, True],
+        [False, False, True, False],
+    ]
     plain = Tokens(4)
     assert plain.select(torch.tensor([1])) is plain
 
@@ -184,6 +188,11 @@ def test_selected_tokens_are_those_rows() -> None:
 def test_same_document_without_documents_says_what_is_missing() -> None:
     with pytest.raises(QkvError, match="document numbers"):
         _ = Mask(SameDocument(), Tokens(3), Tokens(3), "cpu").dense
+
+
+def test_marked_slots_are_named_row_by_row() -> None:
+    slots, real = Tokens(9, marks=marks(9)).marked_slots
+    assert [row[kept].tolist() for row, kept in zip(slots, real, strict=True)] == [[], [2, 7], [8]]
 
 
 def test_queries_that_see_nothing_are_known() -> None:

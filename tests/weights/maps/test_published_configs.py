@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from qkv.errors import QkvError
-from qkv.models import gpt1, gpt_neo, llama, reformer
+from qkv.models import gpt1, gpt_neo, llama, longformer, reformer
 from qkv.models.catalogue import build, count_parameters
 from qkv.weights.maps.catalogue import PUBLISHED
 from qkv.weights.published import save_published
@@ -62,6 +62,14 @@ CONFIGS = {
         "num_hashes": 1, "num_hidden_layers": 6, "output_past": True, "pad_token_id": 0, "vocab_size": 320,
         "task_specific_params": {"text-generation": {"do_sample": True, "max_length": 100}},
     },
+    "Longformer base": {
+        "model_type": "longformer", "architectures": ["LongformerForMaskedLM"], "attention_mode": "longformer",
+        "attention_probs_dropout_prob": 0.1, "attention_window": [512] * 12, "bos_token_id": 0, "eos_token_id": 2,
+        "gradient_checkpointing": False, "hidden_act": "gelu", "hidden_dropout_prob": 0.1, "hidden_size": 768,
+        "ignore_attention_mask": False, "initializer_range": 0.02, "intermediate_size": 3072,
+        "layer_norm_eps": 1e-05, "max_position_embeddings": 4098, "num_attention_heads": 12, "num_hidden_layers": 12,
+        "pad_token_id": 1, "sep_token_id": 2, "type_vocab_size": 1, "vocab_size": 50265,
+    },
     "Llama 1 7B": of_llama_kind(
         "llama", 4096, 11008, 32, 32, 32000, 2048, rms_norm_eps=1e-6, max_sequence_length=2048, pad_token_id=0,
         tie_word_embeddings=False,
@@ -103,6 +111,7 @@ SAME_AS = {
     "GPT-1": gpt1.SIZES["base"],
     "GPT-Neo 125M": gpt_neo.SIZES["125m"],
     "Reformer, Crime and Punishment": reformer.SIZES["crime-and-punishment"],
+    "Longformer base": longformer.SIZES["base"],
     "Llama 1 7B": llama.SIZES["1-7b"],
     "Llama 2 70B": llama.SIZES["2-70b"],
     "SmolLM2 135M": llama.SIZES["smollm2-135m"],

@@ -42,6 +42,7 @@ class MultiHead(nn.Module):
     """
 
     keeps = True  # whether a cache can keep keys and values of earlier steps
+    heeds_marks = False  # whether marked tokens are treated in a way of their own
 
     def __init__(
         self,

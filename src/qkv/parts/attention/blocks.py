@@ -77,7 +77,7 @@ class TileMap:
 def tile_map(mask: Mask) -> TileMap:
     """The map of a mask. Maps that depend on no batch are kept, by the value of the rule."""
     query, key = mask.query, mask.key
-    if query.documents is None and key.documents is None:
+    if query.rows is None and key.rows is None:
         return _kept_map(mask.rule, query.size, query.start, key.size, key.start, str(mask.device))
     return _cut(mask.rule, query, key, mask.device)
 
@@ -90,7 +90,7 @@ def _kept_map(rule: Rule, queries: int, query_start: int, keys: int, key_start: 
 
 def _cut(rule: Rule, query: Tokens, key: Tokens, device: torch.device | str) -> TileMap:
     """Look at the whole table once, some rows of tiles at a time."""
-    rows = next((len(side.documents) for side in (query, key) if side.documents is not None), 1)
+    rows = query.rows or key.rows or 1
     query_tiles, key_tiles = -(-query.size // TILE), -(-key.size // TILE)
     at_once = max(1, AT_ONCE // (rows * TILE * TILE * key_tiles))
     states, bits = [], []

@@ -1,8 +1,8 @@
 """Who may see whom: visibility rules as values.
 
-A rule is a small hashable value; rules compose with `&`, `|` and `~`. A rule looks at two things of a token only: its
-`index` in the row and its `document` number (0 is padding). So the same rule can fill a dense table, run inside a
-block-sparse kernel, or be recognised as a flag. True always means "may attend".
+A rule is a small hashable value; rules compose with `&`, `|` and `~`. A rule looks at three things of a token only: its
+`index` in the row, its `document` number (0 is padding), and whether it is marked. So the same rule can fill a dense
+table, run inside a block-sparse kernel, or be recognised as a flag. True always means "may attend".
 
 Shapes: b rows, q queries, k keys.
 """
@@ -17,53 +17,8 @@ import torch
 from torch import Tensor
 
 from qkv.errors import QkvError
-
-
-@dataclass(frozen=True, eq=False)
-class Tokens:
-    """Where one side of an attention stands in its rows: `size` consecutive slots from `start` on.
-
-    `documents` [b size] numbers the document of each slot, 0 for padding; None: all slots are real and of one document.
-    """
-
-    size: int
-    start: int = 0
-    documents: Tensor | None = None
-
-    @staticmethod
-    def padded(lengths: Tensor, size: int) -> Tokens:
-        """Rows filled from the left: slots past a row's length are padding.
-
-        Lengths that do not fit are refused where looking at them makes no GPU wait.
-        """
-        if lengths.device.type == "cpu" and not torch.compiler.is_compiling() and len(lengths):
-            shortest, longest = (int(length) for length in lengths.aminmax())
-            if shortest < 0 or longest > size:
-                wrong = longest if longest > size else shortest
-                raise QkvError(f"A row of {size} slots cannot hold {wrong} tokens: lengths go from 0 to {size}.")
-        return Tokens(size, documents=(torch.arange(size, device=lengths.device) < lengths[:, None]).long())  # [b size]
-
-    def select(self, rows: Tensor) -> Tokens:
-        return self if self.documents is None else Tokens(self.size, self.start, self.documents[rows])
-
-    def part(self, first: int, last: int) -> Tokens:
-        """The slots from `first` to before `last`, or to the end where that comes sooner."""
-        last = min(last, self.size)
-        documents = None if self.documents is None else self.documents[:, first:last]
-        return Tokens(last - first, self.start + first, documents)
-
-    def sight(self, device: torch.device | str, dim: int) -> Sight:
-        """As tensors for a table [b q k]; `dim` is the axis of the table that is not this side's."""
-        index = torch.arange(self.start, self.start + self.size, device=device)[None]  # [1 n]
-        return Sight(index.unsqueeze(dim), None if self.documents is None else self.documents.unsqueeze(dim))
-
-
-@dataclass(frozen=True)
-class Sight:
-    """What a rule is shown of the tokens on one side: index and document, as tensors that broadcast to [b q k]."""
-
-    index: Tensor
-    document: Tensor | None
+from qkv.parts.attention.tokens import Sight as Sight
+from qkv.parts.attention.tokens import Tokens as Tokens
 
 
 class Rule(ABC):
@@ -161,6 +116,17 @@ class GlobalTokens(Rule):
 
     def sees(self, query: Sight, key: Sight) -> Tensor:
         return (query.index < self.count) | (key.index < self.count)
+
+
+@dataclass(frozen=True)
+class Marked(Rule):
+    """Tokens that a batch marks, as of a question, see everyone and are seen by everyone. [beltagy2020 §3.1]"""
+
+    def sees(self, query: Sight, key: Sight) -> Tensor:
+        seen = torch.zeros_like(query.index + key.index, dtype=torch.bool)
+        for side in (query, key):
+            seen = seen if side.marked is None else seen | side.marked
+        return seen
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ def looks_ahead(mask: Mask | None, *known: type[Rule]) -> bool:
     """
     if mask is None or mask.flag == "all":
         return False
-    rules = _rules(mask.rule)
+    rules = rules_of(mask.rule)
     for rule in rules:
         if not isinstance(rule, (Everything, Causal, NotPadding, *known)):
             raise QkvError(f"This kernel sees all keys of a row or all before a query, not {rule}: use another kernel.")
@@ -34,7 +34,7 @@ def real_keys(mask: Mask | None) -> Tensor | None:
     """Which keys are no padding, where the rule asks. [b k]"""
     if mask is None or mask.key.documents is None:
         return None
-    return mask.key.documents > 0 if any(isinstance(rule, NotPadding) for rule in _rules(mask.rule)) else None
+    return mask.key.documents > 0 if any(isinstance(rule, NotPadding) for rule in rules_of(mask.rule)) else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +49,7 @@ def documents_of(mask: Mask | None) -> Documents | None:
     """What a mask over one row says of padding and of documents packed into it; None: all see all."""
     if mask is None:
         return None
-    apart = any(isinstance(rule, SameDocument) for rule in _rules(mask.rule))
+    apart = any(isinstance(rule, SameDocument) for rule in rules_of(mask.rule))
     if apart and mask.key.documents is None:
         raise QkvError("SameDocument needs document numbers for queries and keys: give Tokens(documents=...).")
     if mask.key.documents is None or (not apart and real_keys(mask) is None):
@@ -57,5 +57,6 @@ def documents_of(mask: Mask | None) -> Documents | None:
     return Documents(mask.key.documents, apart)
 
 
-def _rules(rule: Rule) -> list[Rule]:
-    return [*_rules(rule.first), *_rules(rule.second)] if isinstance(rule, Both) else [rule]
+def rules_of(rule: Rule) -> list[Rule]:
+    """The rules that all hold together."""
+    return [*rules_of(rule.first), *rules_of(rule.second)] if isinstance(rule, Both) else [rule]

@@ -12,6 +12,7 @@ from qkv.weights.maps.gpt1 import GPT1
 from qkv.weights.maps.gpt2 import GPT2
 from qkv.weights.maps.gpt_neo import GPT_NEO
 from qkv.weights.maps.llama import LLAMA, MISTRAL, QWEN2
+from qkv.weights.maps.longformer import LONGFORMER
 from qkv.weights.maps.marian import MARIAN
 from qkv.weights.maps.mixtral import MIXTRAL
 from qkv.weights.maps.reformer import REFORMER
@@ -31,6 +32,7 @@ PUBLISHED: dict[str, PublishedFamily] = {
         BERT,
         DISTILBERT,
         ROFORMER,
+        LONGFORMER,
         GPT1,
         GPT2,
         GPT_NEO,

@@ -12,7 +12,7 @@ from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex
 
 from qkv.errors import QkvError
 from qkv.parts.attention.kernels.exact import exact
-from qkv.parts.attention.visibility import Mask, Rule, Sight
+from qkv.parts.attention.visibility import Mask, Rule, Sight, Tokens
 
 
 def flex(
@@ -78,19 +78,18 @@ def _needs_the_long_kernel(q: Tensor, k: Tensor) -> bool:
 def block_mask(mask: Mask) -> BlockMask:
     """The rule as a block-sparse map. Maps that depend on no batch are kept, by the value of the rule."""
     query, key = mask.query, mask.key
-    if query.documents is None and key.documents is None:
+    if query.rows is None and key.rows is None:
         make = _batchless_map if torch.compiler.is_compiling() else _kept_map
         return make(mask.rule, query.size, query.start, key.size, key.start, str(mask.device))
-    rows = next(len(side.documents) for side in (query, key) if side.documents is not None)
+
+    def shown(side: Tokens, row: Tensor, slot: Tensor) -> Sight:
+        document, marked = (None if each is None else each[row, slot] for each in (side.documents, side.marks))
+        return Sight(slot + side.start, document, marked)
 
     def visible(row: Tensor, head: Tensor, query_slot: Tensor, key_slot: Tensor) -> Tensor:
-        query_document = None if query.documents is None else query.documents[row, query_slot]
-        key_document = None if key.documents is None else key.documents[row, key_slot]
-        return mask.rule.sees(
-            Sight(query_slot + query.start, query_document), Sight(key_slot + key.start, key_document)
-        )
+        return mask.rule.sees(shown(query, row, query_slot), shown(key, row, key_slot))
 
-    return create_block_mask(visible, rows, None, query.size, key.size, device=str(mask.device))
+    return create_block_mask(visible, query.rows or key.rows, None, query.size, key.size, device=str(mask.device))
 
 
 @lru_cache(maxsize=64)
