@@ -97,7 +97,7 @@ def test_torch_finds_the_operator_well_formed() -> None:
     given = inputs(130, 130, bias=True)
     tiles = tile_map(Mask(Causal() & Window(50), Tokens(130), Tokens(130), "cpu"))
     leaves = [x.requires_grad_() for x in (given.q, given.k, given.v, given.bias) if x is not None]
-    torch.library.opcheck(_flash, (*leaves, _apart(tiles), tiles.rows, 0.3))
+    torch.library.opcheck(_flash, (*leaves, _apart(tiles), tiles.rows, 0, 49, 0.3))
 
 
 def test_what_it_cannot_do_it_says() -> None:

@@ -29,17 +29,38 @@ def _tile(of, row, column, stride, rows, columns, FITS: tl.constexpr, TRANSPOSED
 
 
 @triton.jit
-def _seen(patterns, pattern, query, key, TILE: tl.constexpr, WORD: tl.constexpr):
-    """The bits of a tile for queries and keys that broadcast to the wished shape; both count from the tile's corner."""
-    word = tl.load(patterns + pattern * (TILE * (TILE // WORD)) + query * (TILE // WORD) + key // WORD)
-    return (word >> (key % WORD)) & 1
+def _seen(
+    patterns, which, place, query, key, inner_query, inner_key, keys, least, most,
+    BAND: tl.constexpr, TURNED: tl.constexpr, TILE: tl.constexpr, WORD: tl.constexpr,
+):  # fmt: skip
+    """What is seen of a tile: queries down and keys across, or TURNED.
+
+    Where a rule is a band, how far a key stands before its query says it all. Else the bits of the tile's pattern do,
+    read word by word; `inner_query` and `inner_key` count from the tile's corner.
+    """
+    if BAND:
+        if TURNED:
+            distance, inside = query[None, :] - key[:, None], key[:, None] < keys
+        else:
+            distance, inside = query[:, None] - key[None, :], key[None, :] < keys
+        return (distance >= least) & (distance <= most) & inside
+    own = patterns + tl.load(which + place) * (TILE * (TILE // WORD))
+    QUERIES: tl.constexpr = inner_query.shape[0]
+    KEYS: tl.constexpr = inner_key.shape[0]
+    word = tl.min(inner_key, 0) // WORD + tl.arange(0, KEYS // WORD)
+    bit = tl.arange(0, WORD)
+    if TURNED:
+        words = tl.load(own + inner_query[None, :] * (TILE // WORD) + word[:, None])  # [words queries]
+        return tl.reshape((words[:, None, :] >> bit[None, :, None]) & 1, [KEYS, QUERIES]) != 0
+    words = tl.load(own + inner_query[:, None] * (TILE // WORD) + word[None, :])  # [queries words]
+    return tl.reshape((words[:, :, None] >> bit[None, None, :]) & 1, [QUERIES, KEYS]) != 0
 
 
 @triton.jit
 def _pass_over(
     gathered, total, largest, q, k, v, bias, tiles, which, patterns, query, keys, k_stride, v_stride, bias_query,
-    first, last, scale, d, e,
-    PARTIAL: tl.constexpr, BIASED: tl.constexpr, FITS: tl.constexpr, PRECISION: tl.constexpr,
+    first, last, least, most, scale, d, e,
+    PARTIAL: tl.constexpr, BAND: tl.constexpr, BIASED: tl.constexpr, FITS: tl.constexpr, PRECISION: tl.constexpr,
     TILE: tl.constexpr, WORD: tl.constexpr, M: tl.constexpr, N: tl.constexpr, D: tl.constexpr, E: tl.constexpr,
 ):  # fmt: skip
     """Gather the softmax over the tiles `first` to `last` of a list. [dao2022 alg.1, lines 6 to 13]"""
@@ -54,9 +75,11 @@ def _pass_over(
             places = bias + query[:, None] * bias_query + key[None, :]
             s += tl.load(places, mask=key[None, :] < keys, other=0.0).to(tl.float32) * LOG2_E
         if PARTIAL:
-            pattern = tl.load(which + step // STEPS)
-            seen = _seen(patterns, pattern, (query % TILE)[:, None], inner[None, :], TILE, WORD)
-            s = tl.where(seen != 0, s, float("-inf"))
+            seen = _seen(
+                patterns, which, step // STEPS, query, key, query % TILE, inner, keys, least, most,
+                BAND, False, TILE, WORD,
+            )  # fmt: skip
+            s = tl.where(seen, s, float("-inf"))
         higher = tl.maximum(largest, tl.max(s, 1))
         level = higher
         if PARTIAL or BIASED:  # nothing seen yet: 2^(-∞ - 0) is 0
@@ -75,8 +98,8 @@ def _pass_over(
 def forward(
     q, k, v, bias, o, log_sum, begin, partial, tiles, which, patterns,
     q_row, q_head, q_stride, k_row, k_head, k_stride, v_row, v_head, v_stride,
-    bias_row, bias_head, bias_query, heads, shared_by, queries, keys, map_rows, scale, d, e,
-    BIASED: tl.constexpr, FITS: tl.constexpr, PRECISION: tl.constexpr,
+    bias_row, bias_head, bias_query, heads, shared_by, queries, keys, map_rows, least, most, scale, d, e,
+    BAND: tl.constexpr, BIASED: tl.constexpr, FITS: tl.constexpr, PRECISION: tl.constexpr,
     TILE: tl.constexpr, WORD: tl.constexpr, M: tl.constexpr, N: tl.constexpr, D: tl.constexpr, E: tl.constexpr,
 ):  # fmt: skip
     block = tl.num_programs(0) - 1 - tl.program_id(0)  # under a look-ahead mask the last have most to do: they go first
@@ -96,11 +119,13 @@ def forward(
     bounded = tl.minimum(query, queries - 1)  # a bias is read where it is
     gathered, total, largest = _pass_over(
         gathered, total, largest, q_tile, k, v, bias, tiles, which, patterns, bounded, keys, k_stride, v_stride,
-        bias_query, first, middle, scale, d, e, False, BIASED, FITS, PRECISION, TILE, WORD, M, N, D, E,
+        bias_query, first, middle, least, most, scale, d, e,
+        False, BAND, BIASED, FITS, PRECISION, TILE, WORD, M, N, D, E,
     )  # fmt: skip
     gathered, total, largest = _pass_over(
         gathered, total, largest, q_tile, k, v, bias, tiles, which, patterns, bounded, keys, k_stride, v_stride,
-        bias_query, middle, last, scale, d, e, True, BIASED, FITS, PRECISION, TILE, WORD, M, N, D, E,
+        bias_query, middle, last, least, most, scale, d, e,
+        True, BAND, BIASED, FITS, PRECISION, TILE, WORD, M, N, D, E,
     )  # fmt: skip
     nothing = total == 0.0
     gathered = gathered / tl.where(nothing, 1.0, total)[:, None]
@@ -128,8 +153,9 @@ def difference_of(o, above, difference, heads, queries, e, M: tl.constexpr, E: t
 @triton.jit
 def _back_to_queries(
     dq, dbias, q, k, v, bias, above, log_sum, difference, tiles, which, patterns, query, keys, queries,
-    k_stride, v_stride, bias_query, dbias_query, first, last, scale, d, e,
-    PARTIAL: tl.constexpr, BIASED: tl.constexpr, LEARNED: tl.constexpr, FITS: tl.constexpr, PRECISION: tl.constexpr,
+    k_stride, v_stride, bias_query, dbias_query, first, last, least, most, scale, d, e,
+    PARTIAL: tl.constexpr, BAND: tl.constexpr, BIASED: tl.constexpr, LEARNED: tl.constexpr,
+    FITS: tl.constexpr, PRECISION: tl.constexpr,
     TILE: tl.constexpr, WORD: tl.constexpr, N: tl.constexpr, D: tl.constexpr, E: tl.constexpr,
 ):  # fmt: skip
     STEPS: tl.constexpr = TILE // N
@@ -146,9 +172,11 @@ def _back_to_queries(
             s += tl.load(places, mask=key[None, :] < keys, other=0.0).to(tl.float32) * LOG2_E
         p = tl.exp2(s - log_sum[:, None])
         if PARTIAL:
-            pattern = tl.load(which + step // STEPS)
-            seen = _seen(patterns, pattern, (query % TILE)[:, None], inner[None, :], TILE, WORD)
-            p = tl.where(seen != 0, p, 0.0)
+            seen = _seen(
+                patterns, which, step // STEPS, query, key, query % TILE, inner, keys, least, most,
+                BAND, False, TILE, WORD,
+            )  # fmt: skip
+            p = tl.where(seen, p, 0.0)
         dp = tl.dot(above, vt, input_precision=PRECISION)
         ds = p * (dp - difference[:, None])
         if LEARNED:
@@ -163,8 +191,8 @@ def backward_queries(
     q, k, v, bias, above, log_sum, difference, dq, dbias, begin, partial, tiles, which, patterns,
     q_row, q_head, q_stride, k_row, k_head, k_stride, v_row, v_head, v_stride,
     bias_row, bias_head, bias_query, dbias_row, dbias_head, dbias_query,
-    heads, shared_by, queries, keys, map_rows, scale, d, e,
-    BIASED: tl.constexpr, LEARNED: tl.constexpr, FITS: tl.constexpr, PRECISION: tl.constexpr,
+    heads, shared_by, queries, keys, map_rows, least, most, scale, d, e,
+    BAND: tl.constexpr, BIASED: tl.constexpr, LEARNED: tl.constexpr, FITS: tl.constexpr, PRECISION: tl.constexpr,
     TILE: tl.constexpr, WORD: tl.constexpr, M: tl.constexpr, N: tl.constexpr, D: tl.constexpr, E: tl.constexpr,
 ):  # fmt: skip
     """dq = dS k, tile of queries by tile of queries, and the gradient of the bias with it."""
@@ -188,13 +216,13 @@ def backward_queries(
     gradient = tl.zeros([M, D], tl.float32)
     gradient = _back_to_queries(
         gradient, dbias, q_tile, k, v, bias, above_tile, sums, differences, tiles, which, patterns, query, keys,
-        queries, k_stride, v_stride, bias_query, dbias_query, first, middle, scale * LOG2_E, d, e,
-        False, BIASED, LEARNED, FITS, PRECISION, TILE, WORD, N, D, E,
+        queries, k_stride, v_stride, bias_query, dbias_query, first, middle, least, most, scale * LOG2_E, d, e,
+        False, BAND, BIASED, LEARNED, FITS, PRECISION, TILE, WORD, N, D, E,
     )  # fmt: skip
     gradient = _back_to_queries(
         gradient, dbias, q_tile, k, v, bias, above_tile, sums, differences, tiles, which, patterns, query, keys,
-        queries, k_stride, v_stride, bias_query, dbias_query, middle, last, scale * LOG2_E, d, e,
-        True, BIASED, LEARNED, FITS, PRECISION, TILE, WORD, N, D, E,
+        queries, k_stride, v_stride, bias_query, dbias_query, middle, last, least, most, scale * LOG2_E, d, e,
+        True, BAND, BIASED, LEARNED, FITS, PRECISION, TILE, WORD, N, D, E,
     )  # fmt: skip
     column = tl.arange(0, D)
     places = dq + (row * queries + query[:, None]) * heads * d + head * d + column[None, :]
@@ -205,8 +233,8 @@ def backward_queries(
 @triton.jit
 def _back_to_keys(
     dk, dv, q, k, v, bias, above, log_sum, difference, tiles, which, patterns, key, queries, keys,
-    q_stride, o_stride, bias_query, first, last, scale, d, e,
-    PARTIAL: tl.constexpr, BIASED: tl.constexpr, FITS: tl.constexpr, PRECISION: tl.constexpr,
+    q_stride, o_stride, bias_query, first, last, least, most, scale, d, e,
+    PARTIAL: tl.constexpr, BAND: tl.constexpr, BIASED: tl.constexpr, FITS: tl.constexpr, PRECISION: tl.constexpr,
     TILE: tl.constexpr, WORD: tl.constexpr, M: tl.constexpr, D: tl.constexpr, E: tl.constexpr,
 ):  # fmt: skip
     """With scores turned on their side, keys down and queries across, no matrix has to be turned in between."""
@@ -227,9 +255,11 @@ def _back_to_keys(
             s += tl.load(places, mask=key[:, None] < keys, other=0.0).to(tl.float32) * LOG2_E
         p = tl.exp2(s - sums[None, :])
         if PARTIAL:
-            pattern = tl.load(which + step // STEPS)
-            seen = _seen(patterns, pattern, inner[None, :], (key % TILE)[:, None], TILE, WORD)
-            p = tl.where(seen != 0, p, 0.0)
+            seen = _seen(
+                patterns, which, step // STEPS, query, key, inner, key % TILE, keys, least, most,
+                BAND, True, TILE, WORD,
+            )  # fmt: skip
+            p = tl.where(seen, p, 0.0)
         dv = tl.dot(p.to(do.dtype), do, dv, input_precision=PRECISION)
         dp = tl.dot(v, tl.trans(do), input_precision=PRECISION)  # [N M]
         ds = p * (dp - differences[None, :])
@@ -241,8 +271,8 @@ def _back_to_keys(
 def backward_keys(
     q, k, v, bias, above, log_sum, difference, dk, dv, begin, partial, tiles, which, patterns,
     q_row, q_head, q_stride, k_row, k_head, k_stride, v_row, v_head, v_stride,
-    bias_row, bias_head, bias_query, heads, shared_by, queries, keys, map_rows, scale, d, e,
-    BIASED: tl.constexpr, FITS: tl.constexpr, PRECISION: tl.constexpr,
+    bias_row, bias_head, bias_query, heads, shared_by, queries, keys, map_rows, least, most, scale, d, e,
+    BAND: tl.constexpr, BIASED: tl.constexpr, FITS: tl.constexpr, PRECISION: tl.constexpr,
     TILE: tl.constexpr, WORD: tl.constexpr, M: tl.constexpr, N: tl.constexpr, D: tl.constexpr, E: tl.constexpr,
 ):  # fmt: skip
     """dk = dSᵀ q and dv = Pᵀ do, tile of keys by tile of keys, summed over the query heads that share them."""
@@ -260,12 +290,12 @@ def backward_keys(
         to_key, to_value = _back_to_keys(
             to_key, to_value, own_q, k_tile, v_tile, own_bias, own_above, log_sum + line, difference + line, tiles,
             which, patterns, key, queries, keys, q_stride, heads * e, bias_query, first, middle,
-            scale * LOG2_E, d, e, False, BIASED, FITS, PRECISION, TILE, WORD, M, D, E,
+            least, most, scale * LOG2_E, d, e, False, BAND, BIASED, FITS, PRECISION, TILE, WORD, M, D, E,
         )  # fmt: skip
         to_key, to_value = _back_to_keys(
             to_key, to_value, own_q, k_tile, v_tile, own_bias, own_above, log_sum + line, difference + line, tiles,
             which, patterns, key, queries, keys, q_stride, heads * e, bias_query, middle, last,
-            scale * LOG2_E, d, e, True, BIASED, FITS, PRECISION, TILE, WORD, M, D, E,
+            least, most, scale * LOG2_E, d, e, True, BAND, BIASED, FITS, PRECISION, TILE, WORD, M, D, E,
         )  # fmt: skip
     inside = key[:, None] < keys
     column = tl.arange(0, D)

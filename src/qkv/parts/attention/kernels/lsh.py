@@ -116,7 +116,7 @@ class LSHKernel(nn.Module):
         heads, length, width = x.shape[1:]
         factors = self.buckets or recommended_buckets(slots, self.chunk)
         generator = None
-        if self.seed is not None:
+        if self.seed is not None and not x.is_meta:
             generator = torch.Generator(x.device).manual_seed(self.seed)
         shape = (heads, width, self.rounds, sum(factors) // 2)
         rotations = torch.randn(shape, device=x.device, dtype=x.dtype, generator=generator)
