@@ -45,6 +45,15 @@ def ordinary(made: ReversibleStack, x: Tensor, ctx: Context) -> Tensor:
     return made.norm(both, ctx)
 
 
+def test_operations_can_be_counted_without_numbers() -> None:
+    with torch.device("meta"):
+        made = stack(hashed=True)
+        x = torch.randn(2, 20, 16, requires_grad=True)
+        made(x, Context(tokens=Tokens(20))).sum().backward()
+    assert x.grad is not None
+    assert x.grad.shape == x.shape
+
+
 @pytest.mark.parametrize("hashed", [False, True], ids=["plain", "hashed"])
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
 def test_gradients_are_those_of_the_ordinary_stack(dropout: float, hashed: bool) -> None:

@@ -26,7 +26,8 @@ class ReversibleStack(nn.Module):
     """x → both streams → layer after layer → both streams side by side [b s 2d] → norm.
 
     Each block has two pre-norm steps, f and g, whose branches are used without their sums. Compiled, it is computed as
-    any other stack is: what is kept for the way back is then the compiler's choice.
+    any other stack is: what is kept for the way back is then the compiler's choice. Without numbers too, so that
+    operations are counted as every stack's are, once forward and twice back.
     """
 
     def __init__(self, blocks: Iterable[Block], norm: nn.Module | None = None, dropout: float = 0.0) -> None:
@@ -38,9 +39,8 @@ class ReversibleStack(nn.Module):
                 raise QkvError("A reversible block has two pre-norm steps, such as attention and feed-forward.")
 
     def forward(self, x: Tensor, ctx: Context) -> Tensor:
-        if ctx.ledger is not None or torch.compiler.is_compiling():  # what is kept must not be computed twice
-            both = _run(self._branches(), x, x, ctx)
-        elif torch.is_grad_enabled():
+        once = ctx.ledger is not None  # what is kept must not be computed twice
+        if torch.is_grad_enabled() and not (once or x.is_meta or torch.compiler.is_compiling()):
             parameters = [parameter for parameter in self.blocks.parameters() if parameter.requires_grad]
             both = _Reversible.apply(self._branches(), ctx, x, x, *parameters)
         else:
