@@ -88,6 +88,9 @@ def test_low_rank_updates_are_folded_in(folders, tmp_path):
     assert all("project" in name or "cross.mixer.query" in name for name in changed)
     export(tmp_path / "run", tmp_path / "out")
     assert open_reference(transformers, "T5ForConditionalGeneration", tmp_path / "out")[1] == NO_KEYS
+    said = read_json(tmp_path / "run" / "run.json")["settings"]
+    assert said["low_rank_updates"] > 0
+    assert said["learned_parameters"] < sum(parameter.numel() for parameter in model.model.parameters()) / 2
 
 
 def test_frozen_layers_stay_and_lower_ones_learn_more_slowly(folders, tmp_path):

@@ -80,7 +80,7 @@ def run_training(
     run = RunFolder(
         folder,
         save_model=partial(_save_whole, use),
-        settings=dict(about),
+        settings={**about, **_what_learns(use.model)},
         data_fingerprint=fingerprint,
         resume=resume,
         overwrite=overwrite,
@@ -108,6 +108,15 @@ def run_training(
     if adaptations(use.model):
         merge(use.model)
     return use
+
+
+def _what_learns(model: nn.Module) -> dict[str, Any]:
+    """How much of a model a run changes, where that is not all of it: some is frozen, or low-rank updates learn."""
+    every = [parameter.numel() for parameter in model.parameters()]
+    learned = [parameter.numel() for parameter in model.parameters() if parameter.requires_grad]
+    if len(every) == len(learned):
+        return {}
+    return {"learned_parameters": sum(learned), "low_rank_updates": len(adaptations(model))}
 
 
 def _save_whole(use: Use, model: nn.Module, folder: Path) -> None:
