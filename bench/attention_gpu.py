@@ -48,46 +48,38 @@ def measured(attend: Callable[[Tensor, Tensor, Tensor], Tensor], b: int, h: int,
     return forward, milliseconds(lambda: torch.autograd.grad(attend(q, k, v), (q, k, v), pull))
 
 
+def compared(case: str, flops: float, times: dict[str, tuple[float, float]]) -> list[dict[str, Any]]:
+    """A row for each kernel; `flops` are those of the forward pass, and going back takes two and a half times as many."""
+    mine = times["qkv flash"]
+    return [
+        {
+            "case": case,
+            "kernel": name,
+            "forward ms": round(forward, 3),
+            "TFLOP/s": round(flops / forward / 1e9),
+            "both ms": round(both, 3),
+            "both TFLOP/s": round(3.5 * flops / both / 1e9),
+            "ours is faster by": f"{forward / mine[0]:.2f} / {both / mine[1]:.2f}",
+        }
+        for name, (forward, both) in times.items()
+    ]
+
+
 def main() -> None:
     peers = {"FlashAttention-2": SDPBackend.FLASH_ATTENTION, "cuDNN": SDPBackend.CUDNN_ATTENTION}
     rows = []
     for b, h, n, d in DENSE:
-        flops = 4 * b * h * d * n * (n + 1) / 2
         ways = {"qkv flash": ours(flash, Causal(), n), "flex": ours(flex, Causal(), n)}
         ways |= {name: sdpa(backend) for name, backend in peers.items()}
         times = {name: measured(way, b, h, n, d) for name, way in ways.items()}
-        for name, (forward, both) in times.items():
-            mine = times["qkv flash"]
-            rows.append(
-                {
-                    "case": f"look-ahead {b}×{h}×{n}×{d}",
-                    "kernel": name,
-                    "forward ms": round(forward, 3),
-                    "TFLOP/s": round(flops / forward / 1e9),
-                    "both ms": round(both, 3),
-                    "both TFLOP/s": round(3.5 * flops / both / 1e9),
-                    "ours is faster by": f"{forward / mine[0]:.2f} / {both / mine[1]:.2f}",
-                }
-            )
+        rows += compared(f"look-ahead {b}×{h}×{n}×{d}", 4 * b * h * d * n * (n + 1) / 2, times)
     for b, h, n, d, window in WINDOWS:
         rule = Causal() & Window(window)
         ways = {"qkv flash": ours(flash, rule, n), "flex": ours(flex, rule, n)}
         ways |= {f"{name}, dense": sdpa(backend) for name, backend in peers.items()}
         times = {name: measured(way, b, h, n, d) for name, way in ways.items()}
         flops = 4 * b * h * d * (n * window - window * (window - 1) / 2)
-        for name, (forward, both) in times.items():
-            mine = times["qkv flash"]
-            rows.append(
-                {
-                    "case": f"window {window}, {b}×{h}×{n}×{d}",
-                    "kernel": name,
-                    "forward ms": round(forward, 3),
-                    "TFLOP/s": round(flops / forward / 1e9),
-                    "both ms": round(both, 3),
-                    "both TFLOP/s": round(3.5 * flops / both / 1e9),
-                    "ours is faster by": f"{forward / mine[0]:.2f} / {both / mine[1]:.2f}",
-                }
-            )
+        rows += compared(f"window {window}, {b}×{h}×{n}×{d}", flops, times)
     report("attention_gpu", rows, {"precision": "bfloat16", "TFLOP/s": "counts what is seen alone"})
 
 
