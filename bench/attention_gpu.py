@@ -49,7 +49,7 @@ def measured(attend: Callable[[Tensor, Tensor, Tensor], Tensor], b: int, h: int,
 
 
 def compared(case: str, flops: float, times: dict[str, tuple[float, float]]) -> list[dict[str, Any]]:
-    """A row for each kernel; `flops` are those of the forward pass, and going back takes two and a half times as many."""
+    """A row for each kernel. `flops` are those of the forward pass; going back takes two and a half times as many."""
     mine = times["qkv flash"]
     return [
         {
