@@ -253,15 +253,20 @@ def test_another_head_keeps_what_the_model_has_learned(usual: TextModel) -> None
     torch.testing.assert_close(found, usual.states(ids, usual.context(ids)))
 
 
-def test_it_compiles(usual: TextModel) -> None:
+COMPILED = sorted({(name, FAMILIES[name].heads[0]) for name in TEXT_FAMILIES} | {("longformer", "classification")})
+
+
+@pytest.mark.parametrize(("family", "kind"), COMPILED)
+def test_it_compiles(family: str, kind: str) -> None:
     """Traced as one graph and run as traced, no code generated."""
-    ids, lengths = random_ids(usual), torch.tensor(LENGTHS)
+    model = small_model(family, kind)
+    ids, lengths = random_ids(model), torch.tensor(LENGTHS)
     torch._dynamo.reset()
-    found = torch.compile(usual, backend="eager", fullgraph=True)(ids, lengths=lengths)
+    found = torch.compile(model, backend="eager", fullgraph=True)(ids, lengths=lengths)
     found = (found,) if isinstance(found, Tensor) else tuple(found)
     sum(each.sum() for each in found).backward()
     assert_close(
-        tuple(each.detach() for each in found), tuple(e.detach() for e in answers(usual, ids, lengths=lengths))
+        tuple(each.detach() for each in found), tuple(e.detach() for e in answers(model, ids, lengths=lengths))
     )
 
 

@@ -12,7 +12,8 @@ from qkv.models.head_choice import HeadChoice, make_head
 from qkv.models.initial import initialise_normal
 from qkv.models.text_model import TextModel
 from qkv.parts.attention.global_tokens import GlobalAttention
-from qkv.parts.attention.visibility import Tokens, Window
+from qkv.parts.attention.visibility import Rule, SameDocument, Tokens, Window
+from qkv.parts.attention.whole_rows import rules_of
 from qkv.parts.block import Block
 from qkv.parts.embed import Embed, TokenEmbedding
 from qkv.parts.feedforward import MLP, find_activation, gelu
@@ -60,15 +61,16 @@ class LongText(TextModel):
         super().__init__(embed, stack, head, longest)
         self.first = first
 
-    def marked(self, tokens: Tokens, positions: Tensor | None, device: torch.device) -> Tokens:
+    def marked(self, tokens: Tokens, positions: Tensor | None, visibility: Rule, device: torch.device) -> Tokens:
         if tokens.marks is not None or not self.first:
-            return super().marked(tokens, positions, device)
+            return super().marked(tokens, positions, visibility, device)
         if positions is None:
             positions = torch.arange(tokens.size, device=device)
         marks = torch.atleast_2d(positions < self.first)  # [b s] or [1 s]
         if tokens.documents is not None:
             marks = marks & (tokens.documents > 0)
-        return replace(tokens, marks=marks)
+        packed = any(isinstance(rule, SameDocument) for rule in rules_of(visibility))  # several texts in a row
+        return replace(tokens, marks=marks, most_marked=None if packed else min(self.first, tokens.size)).counted()
 
 
 def longformer(sizes: LongformerSizes, head: HeadChoice) -> LongText:

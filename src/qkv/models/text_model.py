@@ -114,7 +114,7 @@ class TextModel(nn.Module):
                 f"The text has {tokens.start + tokens.size} tokens and this model reads at most {self.longest}."
             )
         return Context(
-            tokens=self.marked(tokens, positions, ids.device),
+            tokens=self.marked(tokens, positions, visibility, ids.device),
             visibility=visibility,
             positions=positions,
             segments=segments,
@@ -126,11 +126,11 @@ class TextModel(nn.Module):
         """Where ids [b s] of which nothing is said are padding, and who may then see whom: nowhere, and as asked."""
         return Tokens(ids.shape[1]), visibility
 
-    def marked(self, tokens: Tokens, positions: Tensor | None, device: torch.device) -> Tokens:
+    def marked(self, tokens: Tokens, positions: Tensor | None, visibility: Rule, device: torch.device) -> Tokens:
         """The tokens with those marked that this model treats in a way of their own: as given, or none."""
         if tokens.marks is not None and not self.heeds_marks:
             raise QkvError("This model treats all tokens alike: mark none.")
-        return tokens
+        return tokens.counted()
 
     def new_cache(self, capacity: int) -> Cache:
         """An empty cache for rows of at most `capacity` tokens, the prompt counted."""

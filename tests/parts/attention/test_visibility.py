@@ -191,7 +191,7 @@ def test_same_document_without_documents_says_what_is_missing() -> None:
 
 
 def test_marked_slots_are_named_row_by_row() -> None:
-    slots, real = Tokens(9, marks=marks(9)).marked_slots
+    slots, real = Tokens(9, marks=marks(9)).marked_slots()
     assert [row[kept].tolist() for row, kept in zip(slots, real, strict=True)] == [[], [2, 7], [8]]
 
 

@@ -31,8 +31,8 @@ class GlobalAttention(Attention):
         self.of_marked = JoinedLinear(width, sizes, bias=self.biases)
 
     def forward(self, x: Tensor, ctx: Context) -> Tensor:
-        tokens = ctx.tokens
-        if tokens.marks is None or not tokens.marked_slots[0].shape[1]:
+        tokens = ctx.tokens.counted()
+        if not tokens.most_marked:
             return super().forward(x, ctx)
         if ctx.cache is not None or ctx.bias is not None:
             raise QkvError("Marked tokens read whole rows, by content alone: give no cache and no bias on scores.")
@@ -42,7 +42,7 @@ class GlobalAttention(Attention):
         if ctx.ledger is not None and ctx.ledger.wants("weights"):
             kept = Ledger(self, {"weights"})
         quiet = replace(ctx, ledger=kept)
-        slots, real = (each.expand(len(x), -1) for each in tokens.marked_slots)  # [b g] each
+        slots, real = (each.expand(len(x), -1) for each in tokens.marked_slots())  # [b g] each
         y = super().forward(x, quiet)
         everywhere = self._of_marked(x, slots, quiet)
         if ctx.ledger is not None and kept is not None:

@@ -5,8 +5,7 @@ Shapes: b rows, q queries, k keys, g marked tokens.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -26,6 +25,7 @@ class Tokens:
     start: int = 0
     documents: Tensor | None = None
     marks: Tensor | None = None
+    most_marked: int | None = None  # no row has more marks than these; None: they must be counted
 
     @staticmethod
     def padded(lengths: Tensor, size: int) -> Tokens:
@@ -44,14 +44,15 @@ class Tokens:
         if self.rows is None:
             return self
         documents = None if self.documents is None else self.documents[rows]
-        return Tokens(self.size, self.start, documents, None if self.marks is None else self.marks[rows])
+        marks = None if self.marks is None else self.marks[rows]
+        return Tokens(self.size, self.start, documents, marks, self.most_marked)
 
     def part(self, first: int, last: int) -> Tokens:
         """The slots from `first` to before `last`, or to the end where that comes sooner."""
         last = min(last, self.size)
         documents = None if self.documents is None else self.documents[:, first:last]
         marks = None if self.marks is None else self.marks[:, first:last]
-        return Tokens(last - first, self.start + first, documents, marks)
+        return Tokens(last - first, self.start + first, documents, marks, self.most_marked)
 
     def sight(self, device: torch.device | str, dim: int) -> Sight:
         """As tensors for a table [b q k]; `dim` is the axis of the table that is not this side's."""
@@ -64,11 +65,16 @@ class Tokens:
         """The rows of a batch that something is said of; None: whatever is said holds for all."""
         return next((len(each) for each in (self.documents, self.marks) if each is not None), None)
 
-    @cached_property
+    def counted(self) -> Tokens:
+        """The same, its marks counted if they were not: once for all layers of a pass, since a device waits for it."""
+        if self.marks is None or self.most_marked is not None:
+            return self
+        return replace(self, most_marked=int(self.marks.sum(1).max()))
+
     def marked_slots(self) -> tuple[Tensor, Tensor]:
         """The slots of marked tokens, filled up where a row has fewer than another; which are no filling. [b g] each"""
+        most = self.counted().most_marked
         assert self.marks is not None
-        most = int(self.marks.sum(1).max())  # a device waits here, once for all layers of a pass
         slots = self.marks.int().argsort(dim=1, descending=True, stable=True)[:, :most]
         return slots, self.marks.gather(1, slots)
 
