@@ -32,6 +32,9 @@ DESK_SIZES: dict[str, dict[str, Any]] = {
     "longformer": {  # whose tokenizers, made here, have the padding token 0
         "positions": 1024, "first_position": 1, "width": 256, "hidden": 1024, "heads": 4, "layers": 4, "window": 64,
     },
+    "big-bird": {
+        "positions": 1024, "width": 256, "hidden": 1024, "heads": 4, "layers": 4, "block": 32, "randoms": 2,
+    },
     "gpt2": {"positions": 256, "width": 256, "hidden": 1024, "heads": 4, "layers": 4},
     "gpt3": {
         "positions": 256, "width": 256, "hidden": 1024, "heads": 4, "head_width": 64, "layers": 4, "window": 64,

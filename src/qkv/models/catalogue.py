@@ -12,6 +12,7 @@ from qkv.models import (
     albert,
     ast,
     bert,
+    big_bird,
     clip,
     deit,
     detr,
@@ -118,6 +119,14 @@ _FAMILIES = [
         longformer.longformer,
         longformer.SIZES,
         longformer.HEADS,
+    ),
+    Family(
+        "big-bird",
+        "a BERT of long texts, whose blocks look nearby, at both ends and at some at random",
+        big_bird.BigBirdSizes,
+        big_bird.big_bird,
+        big_bird.SIZES,
+        big_bird.HEADS,
     ),
     Family("gpt2", "a decoder alone, norm before each sub-layer", gpt2.GPT2Sizes, gpt2.gpt2, gpt2.SIZES, DECODER_HEADS),
     Family(

@@ -242,12 +242,20 @@ def their_answers(
     if batch.target is not None:
         return {"logits": reference(**given, decoder_input_ids=batch.target).logits}
     assert isinstance(model, TextModel)
+    _made_sparse(reference)
     answers = _named(model.head_choice, reference(**given), batch.documents)
     reads_first = model.head_choice.kind != "embedding" and any(isinstance(m, FirstToken) for m in model.head.modules())
     if (setting.padding == "left" and reads_first) or (setting.padding == "right" and setting.cached):
         # The reference takes the first slot for the first token; and of rows that end apart, ours at the last step.
         answers = {name: answer for name, answer in answers.items() if name not in PER_ROW}
     return answers
+
+
+def _made_sparse(reference: Any) -> None:
+    """BigBird as its configuration says: there, a row too short for blocks makes it see all tokens from then on."""
+    base = getattr(reference, getattr(reference, "base_model_prefix", ""), reference)
+    if hasattr(base, "set_attention_type"):
+        base.set_attention_type(reference.config.attention_type)
 
 
 def _named(head: HeadChoice, output: Any, documents: Tensor) -> dict[str, Tensor]:

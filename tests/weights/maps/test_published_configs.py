@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from qkv.errors import QkvError
-from qkv.models import gpt1, gpt_neo, llama, longformer, reformer
+from qkv.models import big_bird, gpt1, gpt_neo, llama, longformer, reformer
 from qkv.models.catalogue import build, count_parameters
 from qkv.weights.maps.catalogue import PUBLISHED
 from qkv.weights.published import save_published
@@ -70,6 +70,15 @@ CONFIGS = {
         "layer_norm_eps": 1e-05, "max_position_embeddings": 4098, "num_attention_heads": 12, "num_hidden_layers": 12,
         "pad_token_id": 1, "sep_token_id": 2, "type_vocab_size": 1, "vocab_size": 50265,
     },
+    "BigBird base": {
+        "model_type": "big_bird", "architectures": ["BigBirdForPreTraining"], "attention_probs_dropout_prob": 0.1,
+        "attention_type": "block_sparse", "block_size": 64, "bos_token_id": 1, "eos_token_id": 2,
+        "gradient_checkpointing": False, "hidden_act": "gelu_new", "hidden_dropout_prob": 0.1, "hidden_size": 768,
+        "initializer_range": 0.02, "intermediate_size": 3072, "layer_norm_eps": 1e-12,
+        "max_position_embeddings": 4096, "num_attention_heads": 12, "num_hidden_layers": 12, "num_random_blocks": 3,
+        "pad_token_id": 0, "position_embedding_type": "absolute", "rescale_embeddings": False, "sep_token_id": 66,
+        "type_vocab_size": 2, "use_bias": True, "use_cache": True, "vocab_size": 50358,
+    },
     "Llama 1 7B": of_llama_kind(
         "llama", 4096, 11008, 32, 32, 32000, 2048, rms_norm_eps=1e-6, max_sequence_length=2048, pad_token_id=0,
         tie_word_embeddings=False,
@@ -112,6 +121,7 @@ SAME_AS = {
     "GPT-Neo 125M": gpt_neo.SIZES["125m"],
     "Reformer, Crime and Punishment": reformer.SIZES["crime-and-punishment"],
     "Longformer base": longformer.SIZES["base"],
+    "BigBird base": big_bird.SIZES["base"],
     "Llama 1 7B": llama.SIZES["1-7b"],
     "Llama 2 70B": llama.SIZES["2-70b"],
     "SmolLM2 135M": llama.SIZES["smollm2-135m"],

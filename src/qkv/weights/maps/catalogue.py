@@ -5,6 +5,7 @@ from __future__ import annotations
 from qkv.weights.maps.albert import ALBERT
 from qkv.weights.maps.ast import AST
 from qkv.weights.maps.bert import BERT
+from qkv.weights.maps.big_bird import BIG_BIRD
 from qkv.weights.maps.clip import CLIP, CLIP_IMAGE, CLIP_TEXT
 from qkv.weights.maps.detr import DETR
 from qkv.weights.maps.distilbert import DISTILBERT
@@ -33,6 +34,7 @@ PUBLISHED: dict[str, PublishedFamily] = {
         DISTILBERT,
         ROFORMER,
         LONGFORMER,
+        BIG_BIRD,
         GPT1,
         GPT2,
         GPT_NEO,
