@@ -6,8 +6,14 @@ import torch
 from qkv.errors import QkvError
 from qkv.parts.attention.attention import Attention
 from qkv.parts.attention.big_bird import BlockAttention, BlocksOfRow, RandomBlocks
+from qkv.parts.attention.kernels.choose import Kernel
+from qkv.parts.attention.kernels.exact import exact
+from qkv.parts.attention.kernels.flash import flash
+from qkv.parts.attention.kernels.flex import flex
+from qkv.parts.attention.kernels.fused import fused
 from qkv.parts.attention.visibility import Causal, Mask, NotPadding, Rule, Tokens
 from qkv.parts.context import Context, Ledger
+from tests.parts.attention.kernels.compare import inputs
 
 
 def drawn(rule: Rule, size: int, keys: int | None = None) -> list[str]:
@@ -40,6 +46,13 @@ def test_random_blocks_are_others_than_those_seen_in_any_case() -> None:
     other = Mask(RandomBlocks(block, size, count, 2), Tokens(size), Tokens(size), "cpu").dense[0, 0]
     assert torch.equal(again, random)
     assert not torch.equal(other, random)
+
+
+@pytest.mark.parametrize("kernel", [flash, flex, fused])
+def test_every_kernel_knows_the_rules(kernel: Kernel) -> None:
+    given = inputs(300, 300, heads=2, rows=1)
+    mask = Mask(BlocksOfRow(16, 300) | RandomBlocks(16, 300, 2, 1), Tokens(300), Tokens(300), "cpu")
+    torch.testing.assert_close(kernel(given.q, given.k, given.v, mask), exact(given.q, given.k, given.v, mask))
 
 
 def pair(rule: Rule | None = None) -> tuple[BlockAttention, Attention]:

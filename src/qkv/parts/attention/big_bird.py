@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Unpack
+from typing import ClassVar, Unpack
 
 import torch
 from torch import Tensor
@@ -44,22 +44,28 @@ class RandomBlocks(Rule):
     size: int
     count: int
     seed: int
+    device: str = "cpu"
+
+    def __post_init__(self) -> None:
+        # Drawn before the rule is asked, which may be inside a kernel, where nothing can be drawn.
+        blocks = -(-self.size // self.block)
+        object.__setattr__(self, "drawn", _drawn(blocks, self.count, self.seed, self.device))
+
+    drawn: ClassVar[Tensor]  # [n n], in truth of each rule; no part of its value, since the others decide it
 
     def sees(self, query: Sight, key: Sight) -> Tensor:
-        blocks = -(-self.size // self.block)
-        drawn = _drawn(blocks, self.count, self.seed).to(query.index.device)
-        return drawn[query.index // self.block, (key.index // self.block).clamp(max=blocks - 1)]
+        return self.drawn[query.index // self.block, (key.index // self.block).clamp(max=len(self.drawn) - 1)]
 
 
 @lru_cache(maxsize=64)
-def _drawn(blocks: int, count: int, seed: int) -> Tensor:
+def _drawn(blocks: int, count: int, seed: int, device: str) -> Tensor:
     """Whom each block was given: none that it sees in any case. [n n]"""
     random = torch.Generator().manual_seed(seed)
     drawn = torch.zeros(blocks, blocks, dtype=torch.bool)
     for block in range(1, blocks - 1):
         others = [other for other in range(1, blocks - 1) if abs(other - block) > 1]
         drawn[block, [others[each] for each in torch.randperm(len(others), generator=random)[:count].tolist()]] = True
-    return drawn
+    return drawn.to(device)
 
 
 class BlockAttention(Attention):
@@ -87,7 +93,7 @@ class BlockAttention(Attention):
         rule: Rule = BlocksOfRow(self.block, size)
         keys = ctx.tokens
         if self.training:
-            rule = rule | RandomBlocks(self.block, size, self.randoms, self.seed)
+            rule = rule | RandomBlocks(self.block, size, self.randoms, self.seed, str(x.device))
         else:
             k, v = (torch.cat((each, each[:, :, : self.block].repeat(1, 1, self.randoms, 1)), 2) for each in (k, v))
             keys = self._with_repeats(ctx.tokens)
