@@ -26,7 +26,7 @@ from qkv.weights.published import save_published
 from qkv.weights.rules import to_theirs
 from qkv.weights.save import tensors_of
 from tests.parity.published import Case, Pair, answers, check_both_ways, random_ids, reference_pair
-from tests.weights.folders import edit_config
+from tests.weights.folders import edit_config, edit_tensors
 
 CONFIG: dict[str, Any] = {
     "vocab_size": 41, "hidden_size": 24, "feed_forward_size": 40, "num_attention_heads": 3, "attention_head_size": 8,
@@ -154,6 +154,16 @@ def test_as_many_parameters_as_the_reference(size: str, kind: str) -> None:
     expected = {name: parameter.numel() for name, parameter in reference.named_parameters()}
     expected.pop("lm_head.bias", None)  # never added
     assert count_parameters("reformer", sizes, HeadChoice(kind)) == sum(expected.values())
+
+
+def test_files_of_older_versions_hold_values_of_hidden_scores(tmp_path: Path) -> None:
+    model = load_small(tmp_path)
+    save_published(model, tmp_path / "ours", PUBLISHED)
+    layer = "reformer__encoder__layers__1__attention__self_attention"
+    more = {f"{layer}__mask_value_float16": torch.tensor(-1e4), f"{layer}__self_mask_value_float32": torch.tensor(-1e5)}
+    edit_tensors(tmp_path / "ours", **more)
+    ids = torch.arange(6, 12)[None]
+    assert torch.equal(load_model(tmp_path / "ours")(ids), model(ids))
 
 
 def test_a_cache_reads_rows_anew(pair: Pair) -> None:

@@ -52,6 +52,13 @@ def rules(sizes: ReformerSizes, head: HeadChoice | None) -> Map:
             for layer, sight in enumerate(sights_of_layers(sizes))
             for theirs, ours in PROJECTIONS[sight].items()
         ),
+        *(
+            Drop(
+                f"{LAYERS}.{{}}.attention.self_attention.{of}mask_value_{kind}", "the value of hidden scores, computed"
+            )
+            for of in ("", "self_")
+            for kind in ("float16", "float32")
+        ),
         *_head_rules(sizes, head),
     ]
 
