@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from qkv.data.pronunciation import pronunciation_splits
 from tests.api.corpus import DOCUMENTS, VERSES
@@ -25,6 +26,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "corpus.txt").write_text("\n\n".join(DOCUMENTS), encoding="utf-8")
     rows = [f"{verse},{'good' if 'light' in verse else 'bad'}" for verse in VERSES if "," not in verse]
     (folder / "reviews.csv").write_text("\n".join(["text,label", *rows, "let there be light,good"]), encoding="utf-8")
+    for kind, colour in (("warm", (250, 40, 0)), ("cold", (0, 40, 250))):
+        (folder / "pictures" / kind).mkdir(parents=True)
+        for number in range(5):
+            Image.new("RGB", (16, 16), (*colour[:1], 40 + number, *colour[2:])).save(
+                folder / "pictures" / kind / f"{number}.png"
+            )
+    Image.new("RGB", (20, 16), (240, 50, 9)).save(folder / "photo.jpg")
     return folder
 
 
@@ -36,11 +44,13 @@ def test_the_table_that_is_shown_has_the_columns_that_are_named(folder: Path) ->
 def test_every_command_works(folder: Path) -> None:
     lines = [line for block in blocks("sh") for line in commands(block) if line.startswith("qkv ")]
     words, text = ["train", "run", "run", "look"], ["train", "run", "train", "train", "run", "train", "run", "train"]
-    assert [line.split()[1] for line in lines] == [*words, *text, "models"]
+    pictures = ["train", "run", "look"]
+    assert [line.split()[1] for line in lines] == [*words, *text, *pictures, "models"]
     for line in lines:
         # Five minutes are too long for a test; so are seven million parameters.
         quick = ["--steps", "3"] if " train " in line else []
-        quick += ["--size", "width=16,hidden=16,layers=1"] if quick and "--model" not in line else []
+        heads = ",heads=2" if " images " in line else ""
+        quick += ["--size", f"width=16,hidden=16,layers=1{heads}"] if quick and "--model" not in line else []
         outcome = paste(line, folder, *quick)
         assert outcome.code == 0, (line, outcome)
 

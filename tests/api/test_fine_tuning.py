@@ -45,7 +45,8 @@ HOW = FineTuning(
 @pytest.fixture(scope="module")
 def pretrained() -> MaskFiller:
     torch.manual_seed(0)
-    tokenizer = for_reading(NewTokenizer("wordpiece", 200, lowercase=True).train(VERSES))
+    # Not WordPiece, whose training breaks ties by chance: every run of these tests begins with the same pieces.
+    tokenizer = for_reading(NewTokenizer("bpe", 300, lowercase=True).train(VERSES))
     return MaskFiller(new_text_model("bert", {**TINY, "dropout": 0.0}, HeadChoice("masked"), tokenizer, 64), tokenizer)
 
 
