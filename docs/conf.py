@@ -27,6 +27,5 @@ html_math_renderer = "mathml"  # from site_builder: needs no script and no netwo
 autodoc_member_order = "bysource"
 autodoc_inherit_docstrings = False
 autodoc_default_options = {"members": True, "ignore-module-all": True}  # a name is described where it is defined
-autodoc_mock_imports = ["triton"]  # its programs are described where there is no GPU, too
 autodoc_preserve_defaults = True  # a default reads as it is written in the code
 python_use_unqualified_type_names = True

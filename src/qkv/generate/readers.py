@@ -107,13 +107,20 @@ class Tagger(TextReader):
                     continue
                 if word == before:  # a further piece of the same word
                     last = words[-1]
-                    words[-1] = Tagged(text[last.start : end], last.label, last.probability, last.start, end)
+                    start = _past_spaces(text, last.start, end)
+                    words[-1] = Tagged(text[start:end], last.label, last.probability, start, end)
                 else:
                     best = int(shares[slot].argmax())
+                    start = _past_spaces(text, start, end)
                     words.append(Tagged(text[start:end], labels[best], float(shares[slot, best]), start, end))
                 before = word
-            found.append(words)
+            found.append([word for word in words if word.word])
         return found
+
+
+def _past_spaces(text: str, start: int, end: int) -> int:
+    """Where a word begins: pieces of bytes hold the space before it."""
+    return end - len(text[start:end].lstrip())
 
 
 class Answerer(TextReader):
