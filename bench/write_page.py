@@ -23,6 +23,11 @@ TITLES = {
         "reference. A profile of qkv's side showed matrix products taking 74 to 82% of the time in three of these "
         "settings; the peer's side was not profiled.",
     ),
+    "student_vs_teacher": (
+        "A distilled student on a CPU",
+        "The networks of [BERT in small](results/bert.md) alone, on rows of token numbers: half the layers, nearly half "
+        "the time. The reference library's BERT of the teacher's sizes stands beside the teacher.",
+    ),
     "train_step_vs_marian": (
         "A training step on a CPU",
         "Forward, backward and AdamW with the same loss. Nearly all of it is matrix products in the same library on "
