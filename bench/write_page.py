@@ -25,8 +25,8 @@ TITLES = {
     ),
     "student_vs_teacher": (
         "A distilled student on a CPU",
-        "The networks of [BERT in small](results/bert.md) alone, on rows of token numbers: half the layers, nearly half "
-        "the time. The reference library's BERT of the teacher's sizes stands beside the teacher.",
+        "The networks of [BERT in small](results/bert.md) alone, on rows of token numbers: half the layers, nearly "
+        "half the time. The reference library's BERT of the teacher's sizes stands beside the teacher.",
     ),
     "train_step_vs_marian": (
         "A training step on a CPU",
@@ -52,9 +52,9 @@ def section(name: str, title: str, text: str) -> str:
 def main() -> None:
     sections = [section(name, *words) for name, words in TITLES.items() if (RESULTS / f"{name}.json").exists()]
     head = (
-        "# Performance\n\n*Written by `bench/write_page.py` from `bench/results/`; `make bench` measures anew.* The "
-        "peer is the Marian model of the transformers library, with the same weights, measured in turns in the same "
-        "run; figures are medians. Compare ratios, not machines.\n\n"
+        "# Performance\n\n*Written by `bench/write_page.py` from `bench/results/`; `make bench` measures anew.* Peers "
+        "are models of the transformers library of the same sizes, Marian where nothing else is said, measured in turns "
+        "in the same run; figures are medians. Compare ratios, not machines.\n\n"
     )
     PAGE.write_text(head + "\n".join(sections), encoding="utf-8")
 
