@@ -53,8 +53,8 @@ def main() -> None:
     sections = [section(name, *words) for name, words in TITLES.items() if (RESULTS / f"{name}.json").exists()]
     head = (
         "# Performance\n\n*Written by `bench/write_page.py` from `bench/results/`; `make bench` measures anew.* Peers "
-        "are models of the transformers library of the same sizes, Marian where nothing else is said, measured in turns "
-        "in the same run; figures are medians. Compare ratios, not machines.\n\n"
+        "are models of the transformers library of the same sizes, Marian where nothing else is said, measured in "
+        "turns in the same run; figures are medians. Compare ratios, not machines.\n\n"
     )
     PAGE.write_text(head + "\n".join(sections), encoding="utf-8")
 
