@@ -163,7 +163,7 @@ class Comparison:
 
     def run(self, model: str, labels: str, seed: int, learn: Callable[[Path], nn.Module]) -> None:
         """Train a model, and score it on the test part, once."""
-        folder = self.out / f"{labels}-{model.lower().replace(', ', '-')}-{seed}"
+        folder = self.out / f"{labels}-{model.lower().replace(',', '').replace(' ', '-')}-{seed}"
         trained = learn(folder)
         self.result["runs"].append(
             {

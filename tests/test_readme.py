@@ -65,3 +65,15 @@ def test_every_line_of_python_works(
         exec(compile(block.replace("minutes=5", "steps=3"), "README.md", "exec"), {})
     assert "'per':" in capsys.readouterr().out
     assert Path("cough.html").exists()
+
+
+def test_every_score_stands_on_the_page_it_leads_to() -> None:
+    """The pages are written from the runs; the README repeats them."""
+    (table,) = re.findall(r"\| what \| score on data never seen \|\n\|---\|---\|\n((?:\|.*\|\n)+)", README)
+    for row in table.splitlines():
+        what, scores = row.strip("| ").split(" | ")
+        (page,) = re.findall(r"\((docs/results/[a-z-]+\.md)\)", what)
+        text = (Path(__file__).resolve().parent.parent / page).read_text(encoding="utf-8")
+        found = re.findall(r"\d+\.\d+", scores)
+        assert found, row
+        assert [score for score in found if score not in text] == [], page

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import transformers
 from PIL import Image
 
 import qkv
@@ -68,7 +69,6 @@ def test_a_new_model_learns_and_its_folder_tells_classes_in_words(tmp_path: Path
 
 
 def test_a_trained_model_is_exported_to_the_reference(tmp_path: Path) -> None:
-    transformers = pytest.importorskip("transformers")
     data = things()
     how = replace(HOW, settings=replace(SETTINGS, steps=3, evaluate_every=3, save_every=3))
     model = train_image_text(data, tmp_path / "run", sizes=TINY, how=how)

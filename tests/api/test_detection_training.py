@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import transformers
 from PIL import Image
 
 import qkv
@@ -120,7 +121,6 @@ def test_a_loaded_model_learns_other_classes_and_is_exported(tmp_path: Path) -> 
     how = replace(FEW, optimizer=None, hold_out=0.0, settings=replace(FEW.settings, watch="loss", better="lower"))
     after = train_detector(other, tmp_path / "second", model=qkv.load(tmp_path / "first", "cpu"), how=how)
     assert after.model.head_choice.labels == ("ant", "bee", "cat")
-    transformers = pytest.importorskip("transformers")
     export(tmp_path / "second", tmp_path / "exported")
     theirs = transformers.DetrForObjectDetection.from_pretrained(tmp_path / "exported").eval()
     pixels = after.preprocessing.batch([Image.fromarray(data.pixels[0])]).pixels

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from torch import Tensor
 
 from qkv.api.sound_pretraining import SoundPretraining, pretrain_on_sounds
@@ -167,7 +168,6 @@ def stop_after(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_folder_is_exported_to_the_reference(tmp_path: Path) -> None:
-    transformers = pytest.importorskip("transformers")
     tuned = listener(tmp_path / "run", steps=2)
     export(tmp_path / "run", tmp_path / "out")
     theirs = transformers.Wav2Vec2ForCTC.from_pretrained(tmp_path / "out").eval()

@@ -23,6 +23,7 @@ from qkv.data.preprocessing import (
 from qkv.data.preprocessing_files import preprocessing_from, preprocessing_from_timm
 from qkv.errors import QkvError
 
+NO_TORCHVISION = "the torchvision that fits is built for CUDA, and breaks imports beside a torch for CPUs"
 SIZES = [(37, 91), (64, 64), (301, 200), (224, 224), (225, 333), (1, 40), (500, 11), (20, 30)]  # width, height
 
 
@@ -106,8 +107,8 @@ def test_pictures_that_are_not_rgb_become_what_the_reference_makes_of_them(mode:
     "config", [{}, {"crop_pct": 0.9}, {"crop_pct": 1.0}, {"crop_pct": 0.95, "crop_mode": "squash"}]
 )
 def test_pixels_are_those_of_timm(config: dict[str, Any]) -> None:
-    pytest.importorskip("torchvision")
-    factory = pytest.importorskip("timm.data.transforms_factory")
+    pytest.importorskip("torchvision", reason=NO_TORCHVISION)
+    factory = pytest.importorskip("timm.data.transforms_factory", reason=NO_TORCHVISION)
     for size, filter in ((224, "bicubic"), (97, "bilinear")):
         whole = {"input_size": [3, size, size], "interpolation": filter, **config}
         mine = preprocessing_from_timm(whole, "file")
@@ -121,7 +122,7 @@ def test_pixels_are_those_of_timm(config: dict[str, Any]) -> None:
 
 def test_pixels_are_nearly_those_of_the_references_torchvision_processors() -> None:
     """They resize by another implementation: no value is off by more than one or two steps of 255."""
-    pytest.importorskip("torchvision")
+    pytest.importorskip("torchvision", reason=NO_TORCHVISION)
     from transformers import CLIPImageProcessor
 
     image = noise(301, 200)

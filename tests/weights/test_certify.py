@@ -9,7 +9,7 @@ import transformers
 
 from qkv.errors import QkvError
 from qkv.models.catalogue import FAMILIES
-from qkv.weights.certify import Difference, Finding, certify, compare_models, difference, open_reference
+from qkv.weights.certify import EXACT, Difference, Finding, certify, compare_models, difference, open_reference
 from qkv.weights.compare import Setting, compared, draw, pieces, settings_for
 from qkv.weights.load import load_model
 from qkv.weights.maps.catalogue import PUBLISHED
@@ -32,6 +32,9 @@ def test_what_we_write_answers_the_same_in_the_reference(family, kind, tmp_path)
     report = certify(tmp_path, longest=9, rows=(1, 3))
     assert report.keys == {"missing_keys": [], "unexpected_keys": [], "mismatched_keys": []}
     assert [each for each in report.findings if not each.passed] == []
+    assert {each.tolerance for each in report.findings if each.dtype == "float32"} == {
+        EXACT
+    }  # nothing was owed to rounding
     assert report.passed
 
 

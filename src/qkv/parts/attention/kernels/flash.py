@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from qkv.errors import QkvError
 from qkv.parts.attention.bands import band_of
 from qkv.parts.attention.blocks import TileLists, TileMap, tile_map
 from qkv.parts.attention.kernels import flash_tiled
 from qkv.parts.attention.kernels.exact import exact
 from qkv.parts.attention.kernels.flash_tiled import like_a_stream
+from qkv.parts.attention.kernels.refusals import refuse_dropout, refuse_recording
 from qkv.parts.attention.visibility import Everything, Mask, Tokens
 
 NO_BAND = (1, -1)  # an operator of torch takes numbers alone, and no key lies in this band
@@ -31,12 +31,8 @@ def flash(
     record: Callable[[Tensor], None] | None = None,
 ) -> Tensor:
     """Same meaning as `exact`. Tiles of the table that no query sees cost nothing, forwards and backwards."""
-    if record is not None:
-        raise QkvError("The flash kernel never forms attention weights: record them with the exact kernel.")
-    if dropout:
-        raise QkvError(
-            "The flash kernel has no dropout on attention weights: set it to 0 or use the exact or fused kernel."
-        )
+    refuse_recording("flash", record)
+    refuse_dropout("flash", dropout)
     if mask is None:
         mask = Mask(Everything(), Tokens(q.shape[2]), Tokens(k.shape[2]), q.device)
     mask.must_fit(q, k)

@@ -12,6 +12,7 @@ from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex
 
 from qkv.errors import QkvError
 from qkv.parts.attention.kernels.exact import exact
+from qkv.parts.attention.kernels.refusals import refuse_dropout, refuse_recording
 from qkv.parts.attention.visibility import Mask, Rule, Sight, Tokens
 
 
@@ -27,12 +28,8 @@ def flex(
     record: Callable[[Tensor], None] | None = None,
 ) -> Tensor:
     """Same meaning as `exact`, at a cost that follows the number of visible blocks."""
-    if record is not None:
-        raise QkvError("The flex kernel never forms attention weights: record them with the exact kernel.")
-    if dropout:
-        raise QkvError(
-            "The flex kernel has no dropout on attention weights: set it to 0 or use the exact or fused kernel."
-        )
+    refuse_recording("flex", record)
+    refuse_dropout("flex", dropout)
     if not q.is_cuda and any(tensor is not None and tensor.requires_grad for tensor in (q, k, v, bias)):
         raise QkvError("The flex kernel has gradients on a GPU only: train with the exact or fused kernel here.")
 

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from qkv.errors import QkvError
+from qkv.parts.attention.kernels.refusals import refuse_recording
 from qkv.parts.attention.visibility import Mask
 from qkv.parts.precision import without_autocast
 
@@ -35,8 +35,7 @@ def fused(
     A bias wider than the queries is honoured by computing all in its precision, which takes longer: give it in the
     precision of the queries where that is fine enough.
     """
-    if record is not None:
-        raise QkvError("The fused kernel never forms attention weights: record them with the exact kernel.")
+    refuse_recording("fused", record)
     if mask is not None:
         mask.must_fit(q, k)
     flag = "all" if mask is None else mask.flag

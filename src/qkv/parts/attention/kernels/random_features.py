@@ -20,6 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from qkv.errors import QkvError
+from qkv.parts.attention.kernels.refusals import refuse_dropout, refuse_recording
 from qkv.parts.attention.visibility import Mask
 from qkv.parts.attention.whole_rows import looks_ahead, real_keys
 from qkv.parts.precision import without_autocast
@@ -141,12 +142,10 @@ class RandomFeatureKernel(nn.Module):
         gates: Tensor | None = None,
     ) -> Tensor:
         """q [b h q d], k [b g k d], v [b g k e] → [b h q e]. `gates` [b h k]: see `gated_prefix_attention`."""
-        if record is not None:
-            raise QkvError("Random features never form attention weights: record them with the exact kernel.")
+        refuse_recording("random-feature", record)
         if bias is not None:
             raise QkvError("Random features cannot add a bias to scores that they never form: use another kernel.")
-        if dropout:
-            raise QkvError("Random features have no attention weights to drop: set the attention dropout to 0.")
+        refuse_dropout("random-feature", dropout)
         causal, real = looks_ahead(mask), real_keys(mask)
         real = None if real is None else real[:, None, :, None]  # [b 1 k 1]
         shared_by = q.shape[1] // k.shape[1]
