@@ -318,6 +318,41 @@ def test_a_budget_in_minutes_ends_the_run_and_drives_the_schedule(
     assert rates[-1] < 0.0005
 
 
+def test_a_budget_of_operations_ends_the_run_and_drives_the_schedule(tmp_path: Path) -> None:
+    told = train_tiny(tmp_path / "told", steps=9, flops_per_token=100.0)[0]
+    seen: list[float] = []
+
+    def schedule(step: int, progress: float) -> float:
+        seen.append(progress)
+        return 1.0
+
+    budget = {"steps": None, "flops": told.flops, "flops_per_token": 100.0}
+    result, _, _ = train_tiny(tmp_path / "run", schedule=schedule, **budget)
+    assert (result.step, result.flops) == (9, told.flops)
+    assert seen[0] == 0
+    assert seen == sorted(seen)
+    assert seen[-1] < 1
+    with pytest.raises(QkvError, match="counts them"):
+        train_tiny(tmp_path / "uncounted", steps=None, flops=1e6)
+
+
+def test_a_run_within_a_budget_of_operations_resumes_bit_for_bit(tmp_path: Path) -> None:
+    how: dict[str, Any] = {"steps": None, "flops": 15_000.0, "flops_per_token": 100.0, "evaluate": VALIDATION}
+    how |= {"evaluations": 4, "schedule": Cosine()}
+    whole = train_tiny(tmp_path / "whole", objective=SignalAfter(-1), **how)
+    with pytest.raises(Interrupted):
+        train_tiny(tmp_path / "parts", objective=SignalAfter(4), **how)
+    torch.manual_seed(5)
+    parts = train_tiny(tmp_path / "parts", objective=SignalAfter(-1), run={"resume": True}, **how)
+    assert_same_training(whole, parts)
+    assert records(tmp_path / "parts") == records(tmp_path / "whole")
+
+
+def test_evaluations_come_at_equal_shares_of_the_budget(tmp_path: Path) -> None:
+    train_tiny(tmp_path / "run", steps=10, evaluations=3, evaluate=VALIDATION)
+    assert [record["step"] for record in records(tmp_path / "run", "evaluation")] == [4, 7, 10]
+
+
 def test_bfloat16_keeps_float32_weights(tmp_path: Path) -> None:
     _, model, _ = train_tiny(tmp_path / "run", precision="bfloat16", steps=40, log_every=10)
     losses = [record["loss"] for record in records(tmp_path / "run", "train")]

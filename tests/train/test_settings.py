@@ -17,7 +17,8 @@ def test_a_budget_is_needed() -> None:
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"steps": 0}, {"minutes": -1.0}, {"accumulate": 0}, {"clip": 0.0}, {"log_every": 0}, {"evaluate_every": 0},
+        {"steps": 0}, {"minutes": -1.0}, {"flops": 0.0}, {"evaluations": 0}, {"accumulate": 0},
+        {"clip": 0.0}, {"log_every": 0}, {"evaluate_every": 0},
         {"save_every": -2}, {"keep": 0}, {"patience": 0}, {"tolerate": 0}, {"average": -1}, {"ema": 1.0},
         {"precision": "float16"}, {"better": "largest"},
     ],
@@ -34,6 +35,13 @@ def test_progress_is_the_larger_share() -> None:
     assert both.progress(1, 30) == 0.5
     assert both.progress(9, 6) == 0.9
     assert both.progress(11, 6) == 1.0
+    assert TrainSettings(flops=1e9).progress(10**9, 1e9, 2.5e8) == 0.25
+
+
+def test_evaluations_are_due_at_equal_shares() -> None:
+    settings = TrainSettings(steps=10, evaluations=3)
+    assert [settings.evaluations_due(step / 10) for step in range(11)] == [0, 0, 0, 0, 1, 1, 1, 2, 2, 2, 3]
+    assert TrainSettings(steps=10).evaluations_due(1.0) == 0
 
 
 def test_what_may_change_on_resume_exists() -> None:
@@ -55,7 +63,12 @@ def test_cuda_where_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     ("wrong", "missing"),
-    [({"patience": 3}, "evaluate_every"), ({"average": 2}, "save_every"), ({"average": 1, "ema": 0.9}, "not both")],
+    [
+        ({"patience": 3}, "evaluate_every"),
+        ({"average": 2}, "save_every"),
+        ({"average": 1, "ema": 0.9}, "not both"),
+        ({"evaluate_every": 2, "evaluations": 3}, "one of the two"),
+    ],
 )
 def test_a_setting_that_would_do_nothing_is_said(wrong: dict[str, Any], missing: str) -> None:
     with pytest.raises(QkvError, match=missing):

@@ -75,6 +75,8 @@ class _Loop:
         adjust: Adjust | None,
         reporter: Reporter,
     ) -> None:
+        if settings.flops is not None and flops_per_token == 0:
+            raise QkvError("A budget of FLOPs needs a training that counts them: give steps or minutes here.")
         self.device = settings.torch_device()
         self.model = model.to(self.device)
         self.settings, self.run, self.optimizer = settings, run, optimizer
@@ -126,7 +128,7 @@ class _Loop:
         with StopSignals() as signals, compiled:
             while True:
                 improved = False
-                if self._due(self.settings.evaluate_every) and not self._evaluated() and not signals.received:
+                if self._evaluation_is_due() and not self._evaluated() and not signals.received:
                     improved = self._evaluate() and self.settings.average == 0  # an average needs no best checkpoint
                 if improved or (self._due(self.settings.save_every) and self.saved_at != self.state.step):
                     self._save()
@@ -139,6 +141,10 @@ class _Loop:
     def _due(self, every: int | None) -> bool:
         return every is not None and self.state.step > 0 and self.state.step % every == 0
 
+    def _evaluation_is_due(self) -> bool:
+        at_share = self.settings.evaluations_due(self._progress()) > self.state.evaluations
+        return at_share or self._due(self.settings.evaluate_every)
+
     def _evaluated(self) -> bool:
         return self.evaluate is None or self.state.evaluated_at == self.state.step
 
@@ -148,7 +154,7 @@ class _Loop:
         return impatient or self._progress() >= 1
 
     def _progress(self) -> float:
-        return self.settings.progress(self.state.step, self.stopwatch.seconds)
+        return self.settings.progress(self.state.step, self.stopwatch.seconds, self.state.flops)
 
     def _step(self) -> None:
         progress = self._progress()
@@ -174,7 +180,8 @@ class _Loop:
     def _publish(self, records: list[dict[str, Any]]) -> None:
         for record in records:
             self.run.record(record)
-            self.reporter.train(record, self.settings.progress(record["step"], record["seconds"]))
+            spent = (record["step"], record["seconds"], record["flops"])
+            self.reporter.train(record, self.settings.progress(*spent))
         if self.meter.longest_skip >= self.settings.tolerate:
             raise QkvError(
                 f"Training stopped near step {self.state.step}: loss or gradient was not finite in "
@@ -193,7 +200,7 @@ class _Loop:
             state.best_score, state.best_step = figures[watched], state.step
             state.best_figures = finite_or_none(figures)
         state.evaluations_since_best = 0 if improved else state.evaluations_since_best + 1
-        state.evaluated_at = state.step
+        state.evaluated_at, state.evaluations = state.step, self.settings.evaluations_due(self._progress())
         self._record("evaluation", figures, best=improved)
         self.reporter.evaluation(state.step, figures, improved)
         return improved

@@ -9,7 +9,7 @@ import torch
 from qkv.errors import QkvError
 
 # What may differ when a run is resumed: how long it goes on and how much it keeps, never what a step computes.
-CHANGEABLE_ON_RESUME = frozenset({"steps", "minutes", "patience", "keep"})
+CHANGEABLE_ON_RESUME = frozenset({"steps", "minutes", "flops", "patience", "keep"})
 
 # Figures that would keep the worst weights if watched the other way.
 HIGHER_IS_BETTER = frozenset(
@@ -40,9 +40,10 @@ HIGHER_IS_BETTER = frozenset(
 class TrainSettings:
     """How long to train, how to step, and what to keep. Parts (model, optimizer, schedule) are passed built."""
 
-    # Budget: at least one; with both, whichever is used up first ends the run.
+    # Budget: at least one; with several, whichever is used up first ends the run.
     steps: int | None = None
     minutes: float | None = None  # time spent stepping; evaluation and checkpoints do not count
+    flops: float | None = None  # operations of the matrix products, as the front end counts them
 
     accumulate: int = 1  # micro-batches for each update
     clip: float | None = 1.0  # largest gradient norm; None leaves gradients as they are
@@ -53,6 +54,7 @@ class TrainSettings:
 
     log_every: int = 50  # steps between records; between them the loop never waits for the device
     evaluate_every: int | None = None  # None: only at the end
+    evaluations: int | None = None  # so many instead, at equal shares of the budget: alike for fast and slow models
     save_every: int | None = None  # None: only at the end, at a new best and when interrupted
     keep: int = 3  # newest checkpoints kept; the best one is kept besides
 
@@ -65,10 +67,10 @@ class TrainSettings:
     ema: float | None = None  # decay of a moving average of the weights, which is then what gets evaluated
 
     def __post_init__(self) -> None:
-        if self.steps is None and self.minutes is None:
-            raise QkvError("Training needs a budget: give a number of steps, of minutes, or both.")
-        for name in ("steps", "minutes", "accumulate", "clip", "log_every", "evaluate_every", "save_every", "keep",
-                     "patience", "tolerate"):  # fmt: skip
+        if self.steps is None and self.minutes is None and self.flops is None:
+            raise QkvError("Training needs a budget: give a number of steps, of minutes, of FLOPs, or several of them.")
+        for name in ("steps", "minutes", "flops", "accumulate", "clip", "log_every", "evaluate_every", "evaluations",
+                     "save_every", "keep", "patience", "tolerate"):  # fmt: skip
             value = getattr(self, name)
             if value is not None and not 0 < value < math.inf:
                 raise QkvError(f"The training setting {name} must be above 0 and finite, but is {value}.")
@@ -84,18 +86,25 @@ class TrainSettings:
             )
         if self.average > 1 and self.save_every is None:
             raise QkvError(f"To average {self.average} checkpoints there must be as many: give save_every.")
-        if self.patience is not None and self.evaluate_every is None:
+        if self.evaluate_every is not None and self.evaluations is not None:
+            raise QkvError("Evaluations come every so many steps or at shares of the budget: give one of the two.")
+        if self.patience is not None and self.evaluate_every is None and self.evaluations is None:
             raise QkvError("Patience counts evaluations, and there is only the last one: give evaluate_every.")
         _one_of("precision", self.precision, ("float32", "bfloat16"))
         _one_of("better", self.better, ("lower", "higher"))
         if self.watch in HIGHER_IS_BETTER and self.better == "lower":
             raise QkvError(f'A higher {self.watch} is better: watch it with better="higher".')
 
-    def progress(self, steps: int, seconds: float) -> float:
-        """The share of the budget used after so many steps and seconds, from 0 to 1."""
+    def progress(self, steps: int, seconds: float, flops: float = 0.0) -> float:
+        """The share of the budget used after so many steps, seconds and operations, from 0 to 1."""
         of_steps = steps / self.steps if self.steps else 0.0
         of_minutes = seconds / (60 * self.minutes) if self.minutes else 0.0
-        return min(1.0, max(of_steps, of_minutes))
+        of_flops = flops / self.flops if self.flops else 0.0
+        return min(1.0, max(of_steps, of_minutes, of_flops))
+
+    def evaluations_due(self, progress: float) -> int:
+        """How many of the evaluations at shares of the budget should be over by now."""
+        return 0 if self.evaluations is None else int(self.evaluations * progress + 1e-9)
 
     def improves(self, score: float, best: float | None) -> bool:
         if score != score:  # NaN is never better

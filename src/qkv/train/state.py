@@ -16,6 +16,7 @@ class TrainState:
     best_figures: dict[str, float | None] | None = None
     evaluated_at: int | None = None
     evaluations_since_best: int = 0
+    evaluations: int = 0  # shares of the budget that have been evaluated
 
 
 @dataclass(frozen=True)
