@@ -36,6 +36,7 @@ from qkv.models import (
     wav2vec2,
     whisper,
 )
+from qkv.models.attention_choice import AttentionChoice
 from qkv.models.detection_model import DetectionModel
 from qkv.models.family import Family
 from qkv.models.head_choice import HeadChoice
@@ -259,9 +260,12 @@ def find_family(name: str) -> Family:
     return FAMILIES[name]
 
 
-def build(family: str, sizes: Any, head: HeadChoice | None = None) -> Any:
-    """A new model with random weights, which remembers what it was built from; by default with the usual head."""
+def build(family: str, sizes: Any, head: HeadChoice | None = None, attention: AttentionChoice | None = None) -> Any:
+    """A new model with random weights, which remembers what it was built from; by default with the usual head and the
+    family's own attention."""
     chosen = find_family(family)
+    if attention is not None and chosen.reads != "text":
+        raise QkvError(f"Family {family} reads {chosen.reads}: another attention can be chosen for models of text.")
     if not chosen.heads:
         if head is not None:
             raise QkvError(f"A model of the family {family} has no choice of heads.")
@@ -270,15 +274,16 @@ def build(family: str, sizes: Any, head: HeadChoice | None = None) -> Any:
         head = head or HeadChoice(chosen.heads[0])
         model = chosen.build(sizes, head)
         model.head_choice = head
-    model.family, model.sizes = family, sizes
-    return model
+    model.family, model.sizes, model.attention_choice = family, sizes, attention
+    return model if attention is None else attention.put_into(model)
 
 
 def config_of(model: Model) -> dict[str, Any]:
     """What `config.json` says of a model."""
-    config = {"format": "qkv-1", "family": model.family, "sizes": asdict(model.sizes)}
-    head = head_of(model)
-    return config if head is None else {**config, "head": head.config()}
+    config: dict[str, Any] = {"format": "qkv-1", "family": model.family, "sizes": asdict(model.sizes)}
+    head, attention = head_of(model), attention_of(model)
+    config |= {} if head is None else {"head": head.config()}
+    return config if attention is None else {**config, "attention": str(attention)}
 
 
 def head_of(model: Model) -> HeadChoice | None:
@@ -286,8 +291,16 @@ def head_of(model: Model) -> HeadChoice | None:
     return model.head_choice if isinstance(model, TextModel | ImageModel | DetectionModel | SoundModel) else None
 
 
-def count_parameters(family: str, sizes: Any, head: HeadChoice | None = None) -> int:
+def attention_of(model: Model) -> AttentionChoice | None:
+    """The attention that a model was given in place of its family's own."""
+    found: AttentionChoice | None = getattr(model, "attention_choice", None)
+    return found
+
+
+def count_parameters(
+    family: str, sizes: Any, head: HeadChoice | None = None, attention: AttentionChoice | None = None
+) -> int:
     """The number of parameters, counted on a model that occupies no memory."""
     with torch.device("meta"), Unfilled():
-        model = build(family, sizes, head)
+        model = build(family, sizes, head, attention)
     return sum(parameter.numel() for parameter in model.parameters())

@@ -6,7 +6,7 @@ Shapes: b rows, s slots, d width, v vocabulary.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -16,8 +16,12 @@ from qkv.models.head_choice import HeadChoice
 from qkv.parts.attention.attention import MultiHead
 from qkv.parts.attention.cache import Cache, PreallocatedCache, WholeRows
 from qkv.parts.attention.visibility import NotPadding, Rule, Sight, Tokens
+from qkv.parts.attention.whole_rows import counts_slots
 from qkv.parts.context import Context, Ledger
 from qkv.parts.embed import Embed
+
+if TYPE_CHECKING:
+    from qkv.models.attention_choice import AttentionChoice
 
 
 class TextModel(nn.Module):
@@ -26,14 +30,21 @@ class TextModel(nn.Module):
     family: str  # what the model was built from, as `models.catalogue.build` notes it
     sizes: Any
     head_choice: HeadChoice
+    attention_choice: AttentionChoice | None  # None: the family's own
 
     def __init__(self, embed: Embed, stack: nn.Module, head: nn.Module, longest: int | None = None) -> None:
         """`longest` is the most slots a row may have; None: any number."""
         super().__init__()
         self.embed, self.stack, self.head, self.longest = embed, stack, head, longest
         self.vocabulary = len(embed.tokens.weight)
-        attentions = [module for module in stack.modules() if isinstance(module, MultiHead)]
-        self.looks_back = all(_looks_back(rule) for rule in {attention.visibility for attention in attentions})
+        self.look_over()
+
+    def look_over(self) -> None:
+        """Note what the attentions of the stack say together; to be done again when they have been changed."""
+        attentions = [module for module in self.stack.modules() if isinstance(module, MultiHead)]
+        rules = {attention.visibility for attention in attentions}
+        self.looks_back = all(_looks_back(rule) for rule in rules)
+        self.counts_slots = any(counts_slots(rule) for rule in rules)  # so that padding before a text would change it
         self.keeps = all(attention.keeps for attention in attentions)  # whether a cache saves reading a row anew
         self.heeds_marks = any(attention.heeds_marks for attention in attentions)
 

@@ -29,4 +29,6 @@ class Unfilled(TorchFunctionMode):
             return torch.arange(2, device="cpu", dtype=kwargs.get("dtype"))
         if function is torch.linalg.vector_norm and first.is_meta:  # its shape is all that matters
             return function(torch.empty(first.shape, device="cpu"), *args[1:], **kwargs).to("meta")
-        return (torch.empty if function is torch.randn else function)(*args, **kwargs)
+        if function is torch.randn:
+            return torch.empty(*args, **{key: value for key, value in kwargs.items() if key != "generator"})
+        return function(*args, **kwargs)

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from qkv.errors import QkvError
 from qkv.files import checksum_of_json, copy_into, read_json, read_notes, read_tensors
-from qkv.models.catalogue import Model, build, count_parameters, find_family, head_of
+from qkv.models.attention_choice import AttentionChoice
+from qkv.models.catalogue import Model, attention_of, build, count_parameters, find_family, head_of
 from qkv.models.head_choice import HeadChoice
 from qkv.models.text_model import TextModel
 from qkv.parts.low_rank import refuse_updates
@@ -72,25 +73,26 @@ def _load_own(folder: Path, config: Any) -> Model:
             f"{folder} is an old published folder that does not say what model it holds: `qkv convert {folder} NEW "
             "--model-type KIND` rewrites it, with a kind such as bert."
         )
-    needed, known = {"format", "family", "sizes"}, {"format", "family", "sizes", "head"}
+    needed, known = {"format", "family", "sizes"}, {"format", "family", "sizes", "head", "attention"}
     if not isinstance(config, dict) or config.get("format") != "qkv-1" or not needed <= config.keys() <= known:
         raise QkvError(
-            f'{folder / CONFIG_FILE} must hold exactly "format": "qkv-1", "family" and "sizes", and "head" for a text '
-            'model; or "model_type", as published folders do.'
+            f'{folder / CONFIG_FILE} must hold exactly "format": "qkv-1", "family" and "sizes", "head" for a text '
+            'model and "attention" where it is not the family\'s own; or "model_type", as published folders do.'
         )
     if not isinstance(config["family"], str) or not isinstance(config["sizes"], dict):
         raise QkvError(f'In {folder / CONFIG_FILE}, "family" must be a name and "sizes" an object of named numbers.')
     family = find_family(config["family"])
     sizes = family.sizes(config["sizes"])
     head = HeadChoice.from_config(config["head"]) if "head" in config else None
+    attention = AttentionChoice.from_config(config["attention"]) if "attention" in config else None
     tensors = read_tensors(folder / TENSOR_FILE)
     check_extent(sizes, tensors, folder)
-    if count_parameters(family.name, sizes, head) > 10 * sum(tensor.numel() for tensor in tensors.values()):
+    if count_parameters(family.name, sizes, head, attention) > 10 * sum(tensor.numel() for tensor in tensors.values()):
         raise QkvError(
             f"{folder / CONFIG_FILE} describes a far larger model than {TENSOR_FILE} holds: the two do not belong "
             "together."
         )
-    model: Model = build(family.name, sizes, head)
+    model: Model = build(family.name, sizes, head, attention)
     copy_into(tensors_of(model), tensors, folder / TENSOR_FILE)
     _check_config(config, folder)
     return model
@@ -124,10 +126,32 @@ def with_head(model: Any, head: HeadChoice, **changes: Any) -> Any:
     Sizes may change too: those of the head, such as how many letters it tells apart, and those that no weight knows.
     """
     refuse_updates(model)
-    new = build(model.family, replace(model.sizes, **changes), head)
+    new = build(model.family, replace(model.sizes, **changes), head, attention_of(model))
     old = tensors_of(model)
     fitting = {name: _kept(old, name, tensor) for name, tensor in tensors_of(new).items()}
     copy_into(tensors_of(new), fitting, "The model")
+    return new.to(next(model.parameters()).device).train(model.training)
+
+
+def with_attention(model: Any, attention: AttentionChoice | None) -> Any:
+    """The same model with another attention, or with None its family's own; the model itself stays as it is.
+
+    All weights are kept that both have; what the new one learns besides is new. `attention.loses` says what is gone.
+    """
+    if attention_of(model) == attention:
+        return model
+    refuse_updates(model)
+    new = build(model.family, model.sizes, head_of(model))
+    wanted, old = tensors_of(new), tensors_of(model)
+    if any(name not in old or old[name].shape != tensor.shape for name, tensor in wanted.items()):
+        raise QkvError(
+            f"A model with the attention {attention_of(model)} has no longer all that {attention or 'its own'} needs: "
+            "begin with the model it was made of."
+        )
+    copy_into(wanted, {name: old[name] for name in wanted}, "The model")
+    new.attention_choice = attention
+    if attention is not None:
+        attention.put_into(new)
     return new.to(next(model.parameters()).device).train(model.training)
 
 

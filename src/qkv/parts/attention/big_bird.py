@@ -68,11 +68,10 @@ def _drawn(blocks: int, count: int, seed: int, device: str) -> Tensor:
     return drawn.to(device)
 
 
-class BlockAttention(Attention):
+class DrawnBlocks(Attention):
     """Attention between blocks of `block` tokens in rows that are long enough for it, between all tokens in others.
 
-    In training each block sees `randoms` others at random. DIFFERS [zaheer2020]: otherwise it reads the first block so
-    many times more instead, as published models do, which are known by the answers that they give so.
+    Each block sees `randoms` others at random, the same for the same `seed`.
     """
 
     def __init__(
@@ -84,23 +83,38 @@ class BlockAttention(Attention):
         self.block, self.randoms, self.seed = block, randoms, seed
 
     def forward(self, x: Tensor, ctx: Context) -> Tensor:
-        size = x.shape[1]
-        if size <= (5 + 2 * self.randoms) * self.block:
+        if x.shape[1] <= (5 + 2 * self.randoms) * self.block:
             return super().forward(x, ctx)
         if ctx.cache is not None or ctx.bias is not None or ctx.position_vectors is not None:
             raise QkvError("Attention between blocks reads whole rows, by content alone: give no cache and no bias.")
         q, k, v = (heads_of(part, heads) for part, heads in zip(self.project(x), self._heads(), strict=True))
-        rule: Rule = BlocksOfRow(self.block, size)
-        keys = ctx.tokens
-        if self.training:
-            rule = rule | RandomBlocks(self.block, size, self.randoms, self.seed, str(x.device))
-        else:
-            k, v = (torch.cat((each, each[:, :, : self.block].repeat(1, 1, self.randoms, 1)), 2) for each in (k, v))
-            keys = self._with_repeats(ctx.tokens)
-        return self.attend(q, k, v, ctx.mask(rule, ctx.tokens, keys, x.device), None, ctx)
+        return self._between(q, k, v, ctx)
+
+    def _between(self, q: Tensor, k: Tensor, v: Tensor, ctx: Context) -> Tensor:
+        size, device = q.shape[2], q.device
+        rule = BlocksOfRow(self.block, size) | RandomBlocks(self.block, size, self.randoms, self.seed, str(device))
+        return self.attend(q, k, v, ctx.mask(rule, ctx.tokens, ctx.tokens, device), None, ctx)
 
     def _heads(self) -> tuple[int, int, int]:
         return self.heads, self.key_value_heads, self.key_value_heads
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, blocks of {self.block}"
+
+
+class BlockAttention(DrawnBlocks):
+    """The same as published models have it, which see blocks at random in training only.
+
+    DIFFERS [zaheer2020]: otherwise a block reads the first one so many times more instead: published models are known
+    by the answers that they give so.
+    """
+
+    def _between(self, q: Tensor, k: Tensor, v: Tensor, ctx: Context) -> Tensor:
+        if self.training:
+            return super()._between(q, k, v, ctx)
+        k, v = (torch.cat((each, each[:, :, : self.block].repeat(1, 1, self.randoms, 1)), 2) for each in (k, v))
+        rule = BlocksOfRow(self.block, q.shape[2])
+        return self.attend(q, k, v, ctx.mask(rule, ctx.tokens, self._with_repeats(ctx.tokens), q.device), None, ctx)
 
     def _with_repeats(self, tokens: Tokens) -> Tokens:
         documents = tokens.documents
@@ -115,6 +129,3 @@ class BlockAttention(Attention):
             weights, again = weights[..., :size].clone(), weights[..., size:]
             weights[..., : self.block] += again.unflatten(-1, (self.randoms, self.block)).sum(-2)
         super()._record(ledger, beams, weights)
-
-    def extra_repr(self) -> str:
-        return f"{super().extra_repr()}, blocks of {self.block}"

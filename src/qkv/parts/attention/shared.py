@@ -13,6 +13,7 @@ from qkv.errors import QkvError
 from qkv.parts.attention.attention import HeadOptions, MultiHead, heads_of
 from qkv.parts.context import Context
 from qkv.parts.linear import JoinedLinear
+from qkv.parts.position import Rotary
 from qkv.parts.precision import widened
 
 NEARLY_NOTHING = 1e-6  # added to the mean square of a key before it is made a unit vector
@@ -23,17 +24,20 @@ class SharedAttention(MultiHead):
 
     keeps = False  # who is read follows from all tokens of a row, sorted anew with every one that comes
 
-    def __init__(self, width: int, heads: int, **options: Unpack[HeadOptions]) -> None:
+    def __init__(self, width: int, heads: int, *, rotary: Rotary | None = None, **options: Unpack[HeadOptions]) -> None:
         options.setdefault("scale", 1.0)
         super().__init__(width, heads, **options)
         if self.key_value_heads != self.heads:
             raise QkvError("Shared queries and keys have as many key heads as query heads.")
         sizes = {"query": self.query_size, "value": self.value_size}
         self.project = JoinedLinear(width, sizes, bias=tuple(name for name in self.biases if name in sizes))
+        self.rotary = rotary
 
     def forward(self, x: Tensor, ctx: Context) -> Tensor:
         if ctx.cache is not None:
             raise QkvError("Hashed attention sorts whole rows anew for every token: decode it without a cache.")
         q, v = (heads_of(part, self.heads) for part in self.project(x))  # [b h s d] each
+        if self.rotary is not None:  # which keeps lengths, so that keys made of turned queries are turned unit vectors
+            q = self.rotary(q, ctx.position_ids(x.device))
         k = q * (widened(q).square().mean(-1, keepdim=True) + NEARLY_NOTHING).rsqrt().to(q.dtype) * q.shape[-1] ** -0.5
         return self.attend(q, k, v, ctx.mask(self.visibility, ctx.tokens, ctx.tokens, x.device), ctx.bias, ctx)

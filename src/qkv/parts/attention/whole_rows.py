@@ -7,7 +7,20 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from qkv.errors import QkvError
-from qkv.parts.attention.visibility import Both, Causal, Everything, Mask, NotPadding, Rule, SameDocument
+from qkv.parts.attention.visibility import (
+    Both,
+    Causal,
+    Chunks,
+    Either,
+    Everything,
+    Fixed,
+    GlobalTokens,
+    Mask,
+    Not,
+    NotPadding,
+    Rule,
+    SameDocument,
+)
 
 
 def looks_ahead(mask: Mask | None, *known: type[Rule]) -> bool:
@@ -60,3 +73,10 @@ def documents_of(mask: Mask | None) -> Documents | None:
 def rules_of(rule: Rule) -> list[Rule]:
     """The rules that all hold together."""
     return [*rules_of(rule.first), *rules_of(rule.second)] if isinstance(rule, Both) else [rule]
+
+
+def counts_slots(rule: Rule) -> bool:
+    """Whether it matters to a rule at which slot a text begins: what stands before it in a row then changes it."""
+    if isinstance(rule, Both | Either):
+        return counts_slots(rule.first) or counts_slots(rule.second)
+    return counts_slots(rule.rule) if isinstance(rule, Not) else isinstance(rule, Fixed | Chunks | GlobalTokens)

@@ -1,0 +1,121 @@
+"""What can stand in the place of a self-attention or of its kernel, made of the attention that stood there.
+
+Each of these takes the model and the numbers of a spelling, and gives a function from an attention and its number among
+those of the model to what takes its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import nn
+
+from qkv.errors import QkvError
+from qkv.parts.attention.attention import Attention, HeadOptions
+from qkv.parts.attention.big_bird import DrawnBlocks
+from qkv.parts.attention.kernels.linformer import LinformerKernel, RowProjection
+from qkv.parts.attention.kernels.lsh import LSHKernel
+from qkv.parts.attention.kernels.random_features import PositiveFeatures, RandomFeatureKernel
+from qkv.parts.attention.shared import SharedAttention
+from qkv.parts.attention.visibility import Causal
+from qkv.parts.attention.whole_rows import rules_of
+from qkv.parts.linear import JoinedLinear
+
+MOST_FEATURES = 2**14
+Swap = Callable[[Attention, int], nn.Module]
+
+
+def performer(model: nn.Module, features: int) -> Swap:
+    """Positive random features. A kernel that forms no weights has none to drop: their dropout goes."""
+    check_features(features)
+
+    def swap(attention: Attention, number: int) -> Attention:
+        attention.kernel = RandomFeatureKernel(PositiveFeatures(features, attention.key_width))
+        attention.dropout = 0.0
+        return attention
+
+    return swap
+
+
+def linformer(model: nn.Module, tokens: int) -> Swap:
+    """One projection for keys and values of all heads and layers: the paper's layerwise sharing. [wang2020 §4]"""
+    longest = getattr(model, "longest", None)
+    if longest is None:
+        raise QkvError("Linformer projects rows of a known longest length, and this model reads rows of any.")
+    shared = RowProjection(longest, tokens)
+
+    def swap(attention: Attention, number: int) -> Attention:
+        attention.kernel = LinformerKernel(shared, shared)
+        return attention
+
+    return swap
+
+
+def lsh(model: nn.Module, rounds: int, chunk: int) -> Swap:
+    """Shared queries and keys, hashed; a row that looks both ways reads the chunk after its own too."""
+
+    def swap(attention: Attention, number: int) -> SharedAttention:
+        looks_back = any(isinstance(rule, Causal) for rule in rules_of(attention.visibility))
+        options = _options(attention)
+        options["kernel"] = LSHKernel(chunk=chunk, rounds=rounds, after=0 if looks_back else 1)
+        options["key_value_heads"], options["scale"] = None, 1.0  # keys are unit vectors, whose scores need no scale
+        new = SharedAttention(attention.project.width, attention.heads, rotary=attention.rotary, **options)
+        _take_queries_and_values(new.project, attention)
+        new.out = attention.out
+        return new
+
+    return swap
+
+
+def big_bird(model: nn.Module, block: int, randoms: int = 3) -> Swap:
+    """Blocks that see their neighbours, both ends, and others drawn by each layer for itself."""
+
+    def swap(attention: Attention, number: int) -> DrawnBlocks:
+        if attention.rotary is not None:
+            raise QkvError("Attention between blocks reads by content alone, and this family turns queries and keys.")
+        new = DrawnBlocks(
+            attention.project.width,
+            attention.heads,
+            block=block,
+            randoms=randoms,
+            seed=number,
+            **_options(attention),
+        )
+        new.project, new.out = attention.project, attention.out
+        return new
+
+    return swap
+
+
+def _options(attention: Attention) -> HeadOptions:
+    """What an attention was told when it was made."""
+    return {
+        "key_value_heads": attention.key_value_heads,
+        "key_width": attention.key_width,
+        "value_width": attention.value_width,
+        "bias": "query" in attention.biases,
+        "out_bias": attention.out.bias is not None,
+        "key_bias": "key" in attention.biases,
+        "dropout": attention.dropout,
+        "scale": attention.scale,
+        "visibility": attention.visibility,
+    }
+
+
+@torch.no_grad()
+def _take_queries_and_values(new: JoinedLinear, attention: Attention) -> None:
+    """Queries as they are; values that several query heads shared once for each of them."""
+    shared_by = attention.heads // attention.key_value_heads
+    old = attention.project
+    for mine, theirs, sizes in ((new.weight, old.weight, old.outputs), (new.bias, old.bias, old.biases)):
+        if mine is None or theirs is None:
+            continue
+        parts = dict(zip(sizes, theirs.split(list(sizes.values())), strict=True))
+        values = parts["value"].unflatten(0, (attention.key_value_heads, -1))  # [g e …]
+        mine.copy_(torch.cat((parts["query"], values.repeat_interleave(shared_by, 0).flatten(0, 1))))
+
+
+def check_features(features: int) -> None:
+    if features > MOST_FEATURES:
+        raise QkvError(f"Random features are {MOST_FEATURES:,} at most, not {features:,}: exact attention costs less.")
