@@ -79,7 +79,7 @@ def tile_map(mask: Mask) -> TileMap:
     query, key = mask.query, mask.key
     if query.rows is None and key.rows is None:
         return _kept_map(mask.rule, query.size, query.start, key.size, key.start, str(mask.device))
-    return _cut(mask.rule, query, key, mask.device)
+    return mask.lowered("tiles", lambda: _cut(mask.rule, query, key, mask.device))
 
 
 @lru_cache(maxsize=64)

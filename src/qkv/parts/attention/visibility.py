@@ -10,8 +10,9 @@ Shapes: b rows, q queries, k keys.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor
@@ -19,6 +20,8 @@ from torch import Tensor
 from qkv.errors import QkvError
 from qkv.parts.attention.tokens import Sight as Sight
 from qkv.parts.attention.tokens import Tokens as Tokens
+
+Lowered = TypeVar("Lowered")
 
 
 class Rule(ABC):
@@ -197,6 +200,14 @@ class Mask:
         self._dense: Tensor | None = None  # tables made so far, shared by all layers
         self._sees_something: Tensor | None = None
         self._without_empty_rows: Tensor | None = None
+        self._added_to: tuple[Tensor, Tensor] | None = None  # a bias, and the table of both
+        self._lowered: dict[str, Any] = {}
+
+    def lowered(self, form: str, make: Callable[[], Lowered]) -> Lowered:
+        """What a kernel has made of this mask, made once for all layers that share it."""
+        if form not in self._lowered:
+            self._lowered[form] = make()
+        return self._lowered[form]
 
     def must_fit(self, q: Tensor, k: Tensor) -> None:
         """A mask made for other tokens than these queries [b h q d] and keys [b g k d] would hide the wrong ones."""
@@ -244,3 +255,10 @@ class Mask:
         if self._without_empty_rows is None:
             self._without_empty_rows = self.dense | ~self.sees_something
         return self._without_empty_rows
+
+    def added_to(self, bias: Tensor) -> Tensor:
+        """The bias with −∞ where a query may not look, as in `without_empty_rows`: one table for all layers that share
+        a bias. [b h q k]"""
+        if self._added_to is None or self._added_to[0] is not bias:
+            self._added_to = bias, bias.masked_fill(~self.without_empty_rows, -torch.inf)
+        return self._added_to[1]

@@ -92,12 +92,15 @@ def test_a_query_that_sees_no_key_gets_exact_zeros(name: str) -> None:
 
 def test_torch_finds_the_operator_well_formed() -> None:
     from qkv.parts.attention.blocks import tile_map
-    from qkv.parts.attention.kernels.flash import _apart, _flash
+    from qkv.parts.attention.kernels.flash import _apart, _flash, _flash_backward
 
     given = inputs(130, 130, bias=True)
     tiles = tile_map(Mask(Causal() & Window(50), Tokens(130), Tokens(130), "cpu"))
-    leaves = [x.requires_grad_() for x in (given.q, given.k, given.v, given.bias) if x is not None]
-    torch.library.opcheck(_flash, (*leaves, _apart(tiles), tiles.rows, 0, 49, 0.3))
+    leaves = [x for x in (given.q, given.k, given.v, given.bias) if x is not None]
+    numbers = (*_apart(tiles), 0.3)
+    torch.library.opcheck(_flash, (*leaves, *numbers))
+    o, log_sum = _flash(*leaves, *numbers)
+    torch.library.opcheck(_flash_backward, (*leaves, *numbers, o, log_sum, torch.randn_like(o)))
 
 
 def test_what_it_cannot_do_it_says() -> None:

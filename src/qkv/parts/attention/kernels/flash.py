@@ -8,15 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from qkv.parts.attention.bands import band_of
+from qkv.parts.attention.bands import Band, Runs, band_of
 from qkv.parts.attention.blocks import TileLists, TileMap, tile_map
 from qkv.parts.attention.kernels import flash_tiled
 from qkv.parts.attention.kernels.exact import exact
 from qkv.parts.attention.kernels.flash_tiled import like_a_stream
 from qkv.parts.attention.kernels.refusals import refuse_dropout, refuse_recording
 from qkv.parts.attention.visibility import Everything, Mask, Tokens
-
-NO_BAND = (1, -1)  # an operator of torch takes numbers alone, and no key lies in this band
 
 
 def flash(
@@ -40,9 +38,40 @@ def flash(
         return exact(q, k, v, mask, bias, scale=scale)
     if bias is not None:
         bias = bias.expand(*bias.shape[:3], k.shape[2])
-    tiles = tile_map(mask)
+    reach: Band | TileMap | None = band_of(mask) if q.is_cuda else None
+    if reach is None:
+        reach = tile_map(mask)
     scale = q.shape[-1] ** -0.5 if scale is None else scale
-    return _flash(q, k, v, bias, _apart(tiles), tiles.rows, *(band_of(mask) or NO_BAND), scale)[0]
+    return _Flash.apply(q, k, v, bias, *_apart(reach), scale)[0]
+
+
+class _Flash(torch.autograd.Function):
+    """The two operators, joined. (Torch can join them by itself, at several times the cost of a call.)"""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        bias: Tensor | None,
+        tensors: list[Tensor],
+        rows: int,
+        least: int,
+        most: int,
+        scale: float,
+    ) -> tuple[Tensor, Tensor]:
+        o, log_sum = _flash(q, k, v, bias, tensors, rows, least, most, scale)
+        ctx.save_for_backward(q, k, v, bias, o, log_sum, *tensors)
+        ctx.numbers = rows, least, most, scale
+        ctx.mark_non_differentiable(log_sum)
+        return o, log_sum
+
+    @staticmethod
+    def backward(ctx: Any, *from_above: Tensor) -> tuple[Any, ...]:
+        q, k, v, bias, o, log_sum, *tensors = ctx.saved_tensors
+        dq, dk, dv, dbias = _flash_backward(q, k, v, bias, tensors, *ctx.numbers, o, log_sum, from_above[0])
+        return dq, dk, dv, None if bias is None else dbias, None, None, None, None, None
 
 
 @torch.library.custom_op("qkv::flash", mutates_args=())
@@ -51,19 +80,20 @@ def _flash(
     k: Tensor,
     v: Tensor,
     bias: Tensor | None,
-    tiles: list[Tensor],
-    map_rows: int,
+    tensors: list[Tensor],
+    rows: int,
     least: int,
     most: int,
     scale: float,
 ) -> tuple[Tensor, Tensor]:
     """Triton's programs on a GPU, the algorithm in torch ops elsewhere."""
-    joined = _joined(tiles, map_rows)
+    reach = _joined(tensors, rows, least, most)
     if not q.is_cuda:
-        return flash_tiled.forward(q, k, v, bias, joined, scale)
+        assert isinstance(reach, TileMap)
+        return flash_tiled.forward(q, k, v, bias, reach, scale)
     from qkv.parts.attention.kernels import flash_triton  # Triton comes with torch's builds for GPUs only
 
-    return flash_triton.forward(q, k, v, bias, joined, scale, _band(least, most))
+    return flash_triton.forward(q, k, v, bias, reach, scale)
 
 
 @torch.library.custom_op("qkv::flash_backward", mutates_args=())
@@ -72,8 +102,8 @@ def _flash_backward(
     k: Tensor,
     v: Tensor,
     bias: Tensor | None,
-    tiles: list[Tensor],
-    map_rows: int,
+    tensors: list[Tensor],
+    rows: int,
     least: int,
     most: int,
     scale: float,
@@ -81,23 +111,20 @@ def _flash_backward(
     log_sum: Tensor,
     from_above: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    given = (q, k, v, bias, _joined(tiles, map_rows), scale, o, log_sum, from_above)
+    reach = _joined(tensors, rows, least, most)
     if q.is_cuda:
         from qkv.parts.attention.kernels import flash_triton
 
-        dq, dk, dv, dbias = flash_triton.backward(*given, _band(least, most))
+        dq, dk, dv, dbias = flash_triton.backward(q, k, v, bias, reach, scale, o, log_sum, from_above)
     else:
-        dq, dk, dv, dbias = flash_tiled.backward(*given)
+        assert isinstance(reach, TileMap)
+        dq, dk, dv, dbias = flash_tiled.backward(q, k, v, bias, reach, scale, o, log_sum, from_above)
     return dq, dk, dv, q.new_empty(0) if dbias is None else dbias
-
-
-def _band(least: int, most: int) -> tuple[int, int] | None:
-    return None if (least, most) == NO_BAND else (least, most)
 
 
 @_flash.register_fake
 def _(
-    q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, tiles: Any, map_rows: int, least: int, most: int, scale: float
+    q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, tensors: Any, rows: int, least: int, most: int, scale: float
 ) -> Any:
     b, h, queries, _ = q.shape
     return like_a_stream(q, v.shape[3]), q.new_empty(b, h, queries, dtype=torch.float32)
@@ -105,36 +132,27 @@ def _(
 
 @_flash_backward.register_fake
 def _(
-    q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, tiles: Any, map_rows: int, least: int, most: int,
+    q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, tensors: Any, rows: int, least: int, most: int,
     scale: float, o: Tensor, log_sum: Tensor, from_above: Tensor,
 ) -> Any:  # fmt: skip
     room = (like_a_stream(x, x.shape[3]) for x in (q, k, v))
     return (*room, q.new_empty(0) if bias is None else torch.empty_like(bias))
 
 
-def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    q, k, v, bias, tiles, *ctx.numbers = inputs
-    ctx.save_for_backward(q, k, v, bias, *output, *tiles)
+def _apart(reach: Band | TileMap) -> tuple[list[Tensor], int, int, int]:
+    """What is seen, as an operator of torch takes it: a flat list of tensors, and numbers."""
+    if isinstance(reach, TileMap):
+        lists = [
+            [each.begin, each.partial, each.tiles, each.pattern] for each in (reach.of_queries, reach.of_keys)
+        ]
+        return [*lists[0], *lists[1], reach.patterns], reach.rows, 0, 0
+    runs = reach.runs
+    tensors = [] if runs is None else [runs.of_queries, runs.of_keys, runs.keys_met, runs.queries_met]
+    return tensors, 1 if runs is None else len(runs.of_queries), reach.least, reach.most
 
 
-def _go_back(ctx: Any, from_above: Tensor, _: Tensor) -> tuple[Any, ...]:
-    q, k, v, bias, o, log_sum, *tiles = ctx.saved_tensors
-    dq, dk, dv, dbias = _flash_backward(q, k, v, bias, tiles, *ctx.numbers, o, log_sum, from_above)
-    return dq, dk, dv, None if bias is None else dbias, [None] * len(tiles), None, None, None, None
-
-
-_flash.register_autograd(_go_back, setup_context=_keep)
-
-
-def _apart(tiles: TileMap) -> list[Tensor]:
-    """A map as the flat list of tensors that an operator of torch takes."""
-    of_queries, of_keys = tiles.of_queries, tiles.of_keys
-    return [
-        *(of_queries.begin, of_queries.partial, of_queries.tiles, of_queries.pattern),
-        *(of_keys.begin, of_keys.partial, of_keys.tiles, of_keys.pattern),
-        tiles.patterns,
-    ]
-
-
-def _joined(tiles: list[Tensor], rows: int) -> TileMap:
-    return TileMap(rows, TileLists(*tiles[:4]), TileLists(*tiles[4:8]), tiles[8])
+def _joined(tensors: list[Tensor], rows: int, least: int, most: int) -> Band | TileMap:
+    """The inverse of `_apart`, told by how many tensors there are."""
+    if len(tensors) > 4:
+        return TileMap(rows, TileLists(*tensors[:4]), TileLists(*tensors[4:8]), tensors[8])
+    return Band(least, most, Runs(*tensors) if tensors else None)

@@ -1,4 +1,4 @@
-"""FlashAttention on a GPU: launches the programs of `flash_programs.py`, with steps that suit the widths at hand."""
+"""FlashAttention on a GPU: launches its programs, with steps that suit the widths at hand."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ import torch
 import triton
 from torch import Tensor
 
-from qkv.parts.attention.blocks import TILE, WORD, TileLists, TileMap
-from qkv.parts.attention.kernels import flash_programs as programs
+from qkv.parts.attention.bands import Band
+from qkv.parts.attention.blocks import TILE, WORD, TileMap
+from qkv.parts.attention.kernels import flash_backward_programs, flash_programs
 from qkv.parts.attention.kernels.flash_tiled import like_a_stream
-
-Band = tuple[int, int] | None
 
 
 @dataclass(frozen=True)
@@ -26,19 +25,20 @@ class Steps:
 
 
 def forward(
-    q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, tiles: TileMap, scale: float, band: Band
+    q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, reach: Band | TileMap, scale: float
 ) -> tuple[Tensor, Tensor]:
-    """As `flash_tiled.forward`; where the rule is a band, its two numbers spare the programs the reading of bits."""
+    """As `flash_tiled.forward`; what is seen may also be told as a band."""
     b, h, queries, d = q.shape
     q, k, v = _rows_in_line(q), _rows_in_line(k), _rows_in_line(v)
+    q, scale = (q, scale) if scale > 0 else (q * scale, 1.0)
     o = like_a_stream(q, v.shape[3])
     log_sum = torch.empty(b, h, queries, dtype=torch.float32, device=q.device)
     steps = forward_steps(q)
-    programs.forward[(triton.cdiv(queries, steps.queries), b * h)](
-        q, k, v, q if bias is None else bias, o, log_sum, *_lists(tiles.of_queries), tiles.patterns,
+    flash_programs.forward[(triton.cdiv(queries, steps.queries), b * h)](
+        q, k, v, q if bias is None else bias, o, log_sum, *_reach(reach, q, of_queries=True),
         *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *_bias_strides(bias), h, h // k.shape[1], queries,
-        k.shape[2], tiles.rows, *(band or (0, 0)), scale, d, v.shape[3],
-        BAND=band is not None, BIASED=bias is not None, **_common(q, k, v),
+        k.shape[2], *_numbers(reach), scale, d, v.shape[3],
+        BIASED=bias is not None, **_common(q, k, v, reach),
         M=steps.queries, N=steps.keys, num_warps=steps.warps, num_stages=steps.stages,
     )  # fmt: skip
     return o, log_sum
@@ -49,12 +49,11 @@ def backward(
     k: Tensor,
     v: Tensor,
     bias: Tensor | None,
-    tiles: TileMap,
+    reach: Band | TileMap,
     scale: float,
     o: Tensor,
     log_sum: Tensor,
     from_above: Tensor,
-    band: Band,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     """As `flash_tiled.backward`."""
     b, h, queries, d = q.shape
@@ -62,25 +61,25 @@ def backward(
     q, k, v = _rows_in_line(q), _rows_in_line(k), _rows_in_line(v)
     above = from_above.transpose(1, 2).contiguous().transpose(1, 2)  # [b h q e], as a stream lies in memory
     difference = torch.empty_like(log_sum)
-    programs.difference_of[(triton.cdiv(queries, TILE), b * h)](
+    flash_backward_programs.difference_of[(triton.cdiv(queries, TILE), b * h)](
         o, above, difference, h, queries, e, M=TILE, E=triton.next_power_of_2(e)
     )
     dq, dk, dv = like_a_stream(q, d), like_a_stream(k, d), like_a_stream(v, e)
     dbias = None if bias is None else torch.zeros_like(bias, dtype=torch.float32)
     given = q if bias is None else bias
     strides = (*q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *_bias_strides(bias))
-    sizes = (h, h // key_heads, queries, keys, tiles.rows, *(band or (0, 0)), scale, d, e)
-    common = {"BAND": band is not None, "BIASED": bias is not None, **_common(q, k, v)}
+    sizes = (h, h // key_heads, queries, keys, *_numbers(reach), scale, d, e)
+    common = {"BIASED": bias is not None, **_common(q, k, v, reach)}
     steps = backward_keys_steps(q)
-    programs.backward_keys[(triton.cdiv(keys, steps.keys), b * key_heads)](
-        q, k, v, given, above, log_sum, difference, dk, dv, *_lists(tiles.of_keys), tiles.patterns, *strides, *sizes,
+    flash_backward_programs.backward_keys[(triton.cdiv(keys, steps.keys), b * key_heads)](
+        q, k, v, given, above, log_sum, difference, dk, dv, *_reach(reach, q, of_queries=False), *strides, *sizes,
         **common, M=steps.queries, N=steps.keys, num_warps=steps.warps, num_stages=steps.stages,
     )  # fmt: skip
     steps = backward_queries_steps(q)
-    programs.backward_queries[(triton.cdiv(queries, steps.queries), b * h)](
-        q, k, v, given, above, log_sum, difference, dq, q if dbias is None else dbias, *_lists(tiles.of_queries),
-        tiles.patterns, *strides, *_bias_strides(dbias), *sizes, **common, LEARNED=dbias is not None,
-        M=steps.queries, N=steps.keys, num_warps=steps.warps, num_stages=steps.stages,
+    flash_backward_programs.backward_queries[(triton.cdiv(queries, steps.queries), b * h)](
+        q, k, v, given, above, log_sum, difference, dq, q if dbias is None else dbias,
+        *_reach(reach, q, of_queries=True), *strides, *_bias_strides(dbias), *sizes, **common,
+        LEARNED=dbias is not None, M=steps.queries, N=steps.keys, num_warps=steps.warps, num_stages=steps.stages,
     )  # fmt: skip
     return dq, dk, dv, dbias if bias is None or dbias is None else dbias.to(bias.dtype)
 
@@ -102,16 +101,37 @@ def backward_queries_steps(q: Tensor) -> Steps:
     return Steps(64, 32, 4, 2) if q.dtype == torch.float32 or q.shape[3] > 128 else Steps(64, 64, 4, 3)
 
 
-def _lists(lists: TileLists) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    return lists.begin, lists.partial, lists.tiles, lists.pattern
+def _reach(reach: Band | TileMap, unused: Tensor, *, of_queries: bool) -> tuple[Tensor, ...]:
+    """What programs read of it: lists and patterns of tiles, runs of queries and keys, and what each tile may meet."""
+    if isinstance(reach, TileMap):
+        lists = reach.of_queries if of_queries else reach.of_keys
+        return lists.begin, lists.partial, lists.tiles, lists.pattern, reach.patterns, unused, unused, unused
+    if reach.runs is None:
+        return (unused,) * 8
+    met = reach.runs.keys_met if of_queries else reach.runs.queries_met
+    return *(unused,) * 5, reach.runs.of_queries, reach.runs.of_keys, met
 
 
-def _common(q: Tensor, k: Tensor, v: Tensor) -> dict[str, object]:
+def _numbers(reach: Band | TileMap) -> tuple[int, int, int]:
+    """Rows of the map or of the runs, and the ends of the band."""
+    if isinstance(reach, TileMap):
+        return reach.rows, 0, 0
+    return 1 if reach.runs is None else len(reach.runs.of_queries), reach.least, reach.most
+
+
+def _common(q: Tensor, k: Tensor, v: Tensor, reach: Band | TileMap) -> dict[str, object]:
     d, e = q.shape[3], v.shape[3]
     wide, high = triton.next_power_of_2(max(d, 16)), triton.next_power_of_2(max(e, 16))  # a product takes 16 at least
-    fits = q.shape[2] % TILE == 0 and k.shape[2] % TILE == 0 and wide == d and high == e
-    precision = "ieee" if q.dtype == torch.float32 else "tf32"  # of float32 alone; the narrower types have but one
-    return {"FITS": fits, "PRECISION": precision, "TILE": TILE, "WORD": WORD, "D": wide, "E": high}
+    return {
+        "BAND": isinstance(reach, Band),
+        "RUNS": isinstance(reach, Band) and reach.runs is not None,
+        "FITS": q.shape[2] % TILE == 0 and k.shape[2] % TILE == 0 and wide == d and high == e,
+        "PRECISION": "ieee" if q.dtype == torch.float32 else "tf32",  # of float32 alone; narrower types have but one
+        "TILE": TILE,
+        "WORD": WORD,
+        "D": wide,
+        "E": high,
+    }
 
 
 def _bias_strides(bias: Tensor | None) -> tuple[int, int, int]:

@@ -86,7 +86,10 @@ def block_mask(mask: Mask) -> BlockMask:
     def visible(row: Tensor, head: Tensor, query_slot: Tensor, key_slot: Tensor) -> Tensor:
         return mask.rule.sees(shown(query, row, query_slot), shown(key, row, key_slot))
 
-    return create_block_mask(visible, query.rows or key.rows, None, query.size, key.size, device=str(mask.device))
+    def made() -> BlockMask:
+        return create_block_mask(visible, query.rows or key.rows, None, query.size, key.size, device=str(mask.device))
+
+    return mask.lowered("blocks", made)
 
 
 @lru_cache(maxsize=64)
