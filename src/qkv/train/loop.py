@@ -261,7 +261,7 @@ class _Loop:
             self.run.write_model(self.model)
         message = (
             f"Stopped by {received.name} after step {self.state.step:,}; all is saved in {path}. "
-            "To go on, give the same command with --resume (in Python, resume=True)."
+            f"To go on, {self.reporter.to_go_on}."
         )
         self.reporter.say(message)
         raise Interrupted(message, received)

@@ -8,12 +8,16 @@ from typing import Any, Self
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
+TO_GO_ON = "give the same command with --resume (in Python, resume=True)"
+
 
 class Reporter:
     """Writes to standard error, so that standard output stays free for results."""
 
-    def __init__(self, console: Console | None = None) -> None:
+    def __init__(self, console: Console | None = None, to_go_on: str = TO_GO_ON) -> None:
+        """`to_go_on` says what to do after a stop."""
         self.console = console or Console(stderr=True)
+        self.to_go_on = to_go_on
         self._bar = Progress(
             BarColumn(bar_width=20),
             TaskProgressColumn(),
