@@ -14,6 +14,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from qkv.api.attention import with_attention
     from qkv.api.caption_training import CaptionTraining, train_image_text
     from qkv.api.choices import DataSettings, NewTokenizer
     from qkv.api.detection_training import DetectionTraining, train_detector
@@ -63,12 +64,14 @@ if TYPE_CHECKING:
     from qkv.generate.text import TextToText
     from qkv.generate.transcribe import Transcriber
     from qkv.generate.untuned import UntunedSound
+    from qkv.models.attention_choice import AttentionChoice
     from qkv.models.head_choice import HeadChoice
     from qkv.train.adapt import LoRA
     from qkv.train.settings import TrainSettings
 
 __all__ = [
     "Answerer",
+    "AttentionChoice",
     "CaptionTraining",
     "Captioned",
     "Classifier",
@@ -142,10 +145,12 @@ __all__ = [
     "train_listener",
     "train_sound_classifier",
     "train_text_to_text",
+    "with_attention",
 ]
 
 _HOMES = {
     "Answerer": "qkv.generate.readers",
+    "AttentionChoice": "qkv.models.attention_choice",
     "CaptionTraining": "qkv.api.caption_training",
     "Captioned": "qkv.data.captioned",
     "Classifier": "qkv.generate.readers",
@@ -219,6 +224,7 @@ _HOMES = {
     "train_listener": "qkv.api.speech_training",
     "train_sound_classifier": "qkv.api.sound_training",
     "train_text_to_text": "qkv.api.training",
+    "with_attention": "qkv.api.attention",
 }
 _ROOMS = ("errors", "files", "data", "parts", "models", "weights", "train", "generate", "look", "api", "cli")
 

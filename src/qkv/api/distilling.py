@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from qkv.errors import QkvError
 from qkv.generate.reader import TextReader
-from qkv.models.catalogue import build
+from qkv.models.catalogue import attention_of, build
 from qkv.models.text_model import TextModel
 from qkv.train.objectives.distillation import DistillationLoss, Match, SameAttention, SameStates
 from qkv.train.student import spread_evenly, take_layers
@@ -22,9 +22,10 @@ def student_of(teacher: Reader, layers: int) -> Reader:
     """A model of fewer layers, which begins with some of its teacher's, spread evenly, and its head. [sanh2019 §3]"""
     model = teacher.model
     chosen = spread_evenly(layers, model.sizes.layers)
-    student: TextModel = build(model.family, replace(model.sizes, layers=layers), model.head_choice)
+    sizes, attention = replace(model.sizes, layers=layers), attention_of(model)
+    student: TextModel = build(model.family, sizes, model.head_choice, attention)
     take_layers(student.to(next(model.parameters()).device), model, chosen)
-    return type(teacher)(student, teacher.tokenizer)
+    return teacher.with_model(student)
 
 
 @dataclass(frozen=True)

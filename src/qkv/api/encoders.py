@@ -8,7 +8,9 @@ from typing import Any
 
 import torch
 
+from qkv.api.attention import Attention, with_attention
 from qkv.api.choices import NewTokenizer, Sizes
+from qkv.api.distilling import Distillation
 from qkv.api.runs import MakeOptimizer, check_folder, parameters_of, run_training, typical_batch, validation
 from qkv.api.texts import about_model, chosen_tokenizer, fingerprint_of_texts, held_out, new_text_model
 from qkv.data.batches import Batches, Rows
@@ -23,6 +25,7 @@ from qkv.data.tokenizer import TextTokenizer
 from qkv.errors import QkvError
 from qkv.generate.reader import TOKENIZER_FILE
 from qkv.generate.readers import MaskFiller
+from qkv.models.attention_choice import AttentionChoice
 from qkv.models.head_choice import HeadChoice
 from qkv.train.flops import flops_per_counted_token
 from qkv.train.objectives.loss import Objective
@@ -64,11 +67,13 @@ def pretrain_encoder(
     tokenizer: NewTokenizer | TextTokenizer = NewTokenizer("wordpiece", 8000, lowercase=True),  # noqa: B008 (frozen)
     family: str = "bert",
     sizes: Sizes = "desk",
+    attention: Attention = None,
     length: int = 128,
     hiding: Hiding = Hiding(),  # noqa: B008 (frozen)
     batching: Batching = RowCount(16),  # noqa: B008 (frozen)
     settings: TrainSettings = SETTINGS,
     objective: Objective | None = None,
+    distil: Distillation | None = None,
     optimizer: MakeOptimizer = partial(adamw, learning_rate=5e-4, betas=(0.9, 0.98)),  # noqa: B008 (never changed)
     schedule: Schedule = Linear(warmup=200),  # noqa: B008 (frozen)
     evaluate: Callable[[MaskFiller], Mapping[str, float]] | None = None,
@@ -79,10 +84,12 @@ def pretrain_encoder(
     """Pre-train an encoder on texts, each a document; it is returned, and left in `folder` with its history.
 
     With `next_sentence` rows are pairs of segments from real document order and both of BERT's questions are asked;
-    without, rows are texts in windows and only hidden tokens are. With `model` a loaded one is trained further. Another
-    `objective` than BERT's own may be given, such as a `DistillationLoss` around it.
+    without, rows are texts in windows and only hidden tokens are. With `model` a loaded one is trained further. With an
+    `attention` that one stands in place of the model's own, and with `distil` a teacher is learned from beside the
+    texts. Another `objective` than BERT's own may be given.
     """
-    folder = Path(folder)
+    folder, say = Path(folder), (reporter or Reporter()).say
+    choice = AttentionChoice.of(attention)
     check_folder(folder, resume, overwrite)
     if next_sentence and hold_out and len(texts) > 2:
         hold_out = max(hold_out, 2 / len(texts))  # a segment from elsewhere needs a second document
@@ -92,7 +99,10 @@ def pretrain_encoder(
     cutter = for_reading(chosen_tokenizer(to_train, tokenizer, folder, resume))
     torch.manual_seed(settings.seed)
     kind = "pretraining" if next_sentence else "masked"
-    network = new_text_model(family, sizes, HeadChoice(kind), cutter, length) if model is None else model.model
+    if model is None:
+        network = new_text_model(family, sizes, HeadChoice(kind), cutter, length, choice)
+    else:
+        network = (model if choice is None else with_attention(model, choice, say)).model
     if network.head_choice.kind != kind:
         raise QkvError(f"Training {'with' if next_sentence else 'without'} next sentences needs a {kind} head.")
     filler = MaskFiller(network, cutter)
@@ -104,12 +114,14 @@ def pretrain_encoder(
         rows_of = InProcesses(rows_of)
     valid_rows = make(to_validate, seed=0)(0) if to_validate else None
     batches = Batches(rows_of, batching, seed=settings.seed)
-    (reporter or Reporter()).say(
+    say(
         f"{len(to_train):,} documents to train on, {len(to_validate):,} to validate on; {network.family}, "
         f"{parameters_of(network):,} parameters. Batches in an epoch: {len(batches):,}."
     )
     own = PretrainingLoss() if next_sentence else MaskedLoss()
     objective = objective or own
+    if distil is not None:
+        objective = distil.objective(objective, filler)
     return run_training(
         filler,
         objective,

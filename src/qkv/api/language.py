@@ -6,7 +6,9 @@ from pathlib import Path
 
 import torch
 
+from qkv.api.attention import Attention, with_attention
 from qkv.api.choices import NewTokenizer, Sizes
+from qkv.api.distilling import Distillation
 from qkv.api.runs import (
     MakeOptimizer,
     check_folder,
@@ -25,7 +27,10 @@ from qkv.data.tokenizer import TextTokenizer
 from qkv.errors import QkvError
 from qkv.generate.language import TextWriter
 from qkv.generate.reader import TOKENIZER_FILE
+from qkv.models.attention_choice import AttentionChoice
+from qkv.models.catalogue import attention_of
 from qkv.models.head_choice import HeadChoice
+from qkv.models.text_model import TextModel
 from qkv.train.flops import flops_per_counted_token
 from qkv.train.objectives.language import LanguageLoss
 from qkv.train.objectives.loss import Objective
@@ -49,11 +54,13 @@ def train_language_model(
     tokenizer: NewTokenizer | TextTokenizer = NewTokenizer("bpe", 8000),  # noqa: B008 (frozen)
     family: str = "gpt2",
     sizes: Sizes = "desk",
+    attention: Attention = None,
     length: int = 256,
-    rows: Rows = pack,
+    rows: Rows | None = None,
     batching: Batching = RowCount(8),  # noqa: B008 (frozen)
     settings: TrainSettings = SETTINGS,
     objective: Objective = LanguageLoss(),  # noqa: B008 (frozen)
+    distil: Distillation | None = None,
     optimizer: MakeOptimizer = partial(adamw, betas=(0.9, 0.95), weight_decay=0.1),  # noqa: B008 (never changed)
     schedule: Schedule = Cosine(warmup=100, floor=0.1),  # noqa: B008 (frozen)
     evaluate: Callable[[TextWriter], Mapping[str, float]] | None = None,
@@ -64,10 +71,13 @@ def train_language_model(
     """Train a model to go on with texts; it is returned, and left in `folder` with its history.
 
     Each text is a document. `pack` puts documents side by side into rows of `length` tokens and lets no token see
-    another document; `stream` cuts them as they follow each other. With `model` a loaded one is trained further, with
-    its own tokenizer and no new sizes. Every evaluation measures perplexity and bits per byte on held-out documents.
+    another document; `stream` cuts them as they follow each other, and is taken where the attention cannot keep
+    documents apart. With `model` a loaded one is trained further, with its own tokenizer and no new sizes. With an
+    `attention` that one stands in place of the model's own, and with `distil` a teacher is learned from beside the
+    texts. Every evaluation measures perplexity and bits per byte on held-out documents.
     """
-    folder = Path(folder)
+    folder, say = Path(folder), (reporter or Reporter()).say
+    choice = AttentionChoice.of(attention)
     check_folder(folder, resume, overwrite)
     to_train, to_validate = held_out(texts, valid, hold_out)
     if model is not None:
@@ -76,10 +86,16 @@ def train_language_model(
     if model is None:
         cutter = for_writing(cutter)
     torch.manual_seed(settings.seed)
-    network = new_text_model(family, sizes, HeadChoice("language"), cutter, length) if model is None else model.model
+    if model is None:
+        network = new_text_model(family, sizes, HeadChoice("language"), cutter, length, choice)
+    else:
+        network = (model if choice is None else with_attention(model, choice, say)).model
     if network.longest is not None and length > network.longest:
         raise QkvError(f"Rows of {length} tokens are longer than the {network.longest} that the model reads.")
+    rows = rows_for(network, rows)
     writer = TextWriter(network, cutter)
+    if distil is not None:
+        objective = distil.objective(objective, writer)
     marks = {"end": cutter.end, "start": cutter.start if cutter.has("start") else None}
     documents = Documents.from_texts(to_train, cutter)
     train_rows = rows(documents, length, seed=settings.seed, **marks)
@@ -89,7 +105,7 @@ def train_language_model(
         batching,
         seed=settings.seed,
     )
-    (reporter or Reporter()).say(
+    say(
         f"{len(to_train):,} documents of {int(documents.tokens.lengths.sum()):,} tokens to train on, "
         f"{len(to_validate):,} to validate on; {network.family}, {parameters_of(network):,} parameters. "
         f"Batches in an epoch: {len(batches):,}."
@@ -114,6 +130,16 @@ def train_language_model(
         resume=resume,
         overwrite=overwrite,
     )
+
+
+def rows_for(model: TextModel, rows: Rows | None) -> Rows:
+    """The rows that were asked for, or those that suit the model's attention."""
+    attention = attention_of(model)
+    if attention is None or attention.tells_documents_apart:
+        return rows or pack
+    if rows is pack:
+        raise QkvError(f"The attention {attention} cannot keep documents apart that share a row: give rows=stream.")
+    return rows or stream
 
 
 __all__ = ["pack", "stream", "train_language_model"]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from qkv.api.attention import Attention, with_attention
 from qkv.api.choices import NewTokenizer, Sizes, choose_sizes
 from qkv.api.runs import MakeOptimizer, check_folder, parameters_of, run_training, typical_batch, validation
 from qkv.api.texts import chosen_tokenizer, fingerprint_of_texts, held_out
@@ -21,7 +22,8 @@ from qkv.data.token_rows import TokenRows
 from qkv.data.tokenizer import TextTokenizer
 from qkv.errors import QkvError
 from qkv.generate.text import TextToText
-from qkv.models.catalogue import build
+from qkv.models.attention_choice import AttentionChoice
+from qkv.models.catalogue import attention_of, build
 from qkv.train.flops import flops_per_target_token
 from qkv.train.objectives.loss import Objective
 from qkv.train.objectives.sequence_to_sequence import SequenceToSequenceLoss
@@ -71,6 +73,7 @@ def pretrain_text_to_text(
     tokenizer: NewTokenizer | TextTokenizer = TOKENIZER,
     family: str = FAMILY,
     sizes: Sizes = SIZES,
+    attention: Attention = None,
     length: int = 128,
     cutting_out: CuttingOut = CuttingOut(),  # noqa: B008 (frozen)
     batching: Batching = RowCount(16),  # noqa: B008 (frozen)
@@ -86,11 +89,13 @@ def pretrain_text_to_text(
     """Pre-train a model that reads texts with gaps and writes what stood there; it is left in `folder`.
 
     Each text is a document, read in windows of `length` tokens, sentinels counted. With `model` a loaded T5 is trained
-    further, with its own tokenizer and no new sizes; a new tokenizer gets sentinels. Every evaluation measures loss and
-    perplexity of what was cut out of held-out documents. What comes of it fills gaps, `model.run(["Let <extra_id_0>
-    light"])`, and can be trained on pairs of texts: `train_text_to_text(model=…)`.
+    further, with its own tokenizer and no new sizes; a new tokenizer gets sentinels. With an `attention` that one
+    stands in place of the model's own. Every evaluation measures loss and perplexity of what was cut out of held-out
+    documents. What comes of it fills gaps, `model.run(["Let <extra_id_0> light"])`, and can be trained on pairs of
+    texts: `train_text_to_text(model=…)`.
     """
-    folder = Path(folder)
+    folder, say = Path(folder), (reporter or Reporter()).say
+    choice = AttentionChoice.of(attention)
     check_family(family)
     check_kept(model, tokenizer=tokenizer != TOKENIZER, family=family != FAMILY, sizes=sizes != SIZES)
     check_folder(folder, resume, overwrite)
@@ -107,11 +112,13 @@ def pretrain_text_to_text(
     valid_rows = cutting_out.rows_of(to_validate, cutter, length, seed=0)(0) if to_validate else None
     torch.manual_seed(settings.seed)
     if model is None:
-        model = TextToText(build(family, chosen), cutter, cutter)
+        model = TextToText(build(family, chosen, attention=choice), cutter, cutter)
+    elif choice is not None:
+        model = with_attention(model, choice, say)
     network = model.model
     beside = settings.torch_device().type == "cuda"  # which must not wait for rows
     batches = Batches(InProcesses(rows_of) if beside else rows_of, batching, seed=settings.seed)
-    (reporter or Reporter()).say(
+    say(
         f"{len(to_train):,} documents of {int(rows_of.texts.lengths.sum()):,} tokens to train on, "
         f"{len(to_validate):,} to validate on; {network.family}, {parameters_of(network):,} parameters. "
         f"Batches in an epoch: {len(batches):,}."
@@ -125,6 +132,7 @@ def pretrain_text_to_text(
         about={
             "family": network.family,
             "sizes": asdict(chosen),
+            **({} if (own := attention_of(network)) is None else {"attention": str(own)}),
             "tokenizers": [cutter.fingerprint()],
             "data": {"length": length, "cutting_out": repr(cutting_out), "batching": repr(batching)},
         },

@@ -11,7 +11,8 @@ from qkv.api.runs import divided
 from qkv.data.tokenizer import TextTokenizer
 from qkv.errors import QkvError
 from qkv.generate.reader import TOKENIZER_FILE
-from qkv.models.catalogue import build, find_family
+from qkv.models.attention_choice import AttentionChoice
+from qkv.models.catalogue import attention_of, build, find_family
 from qkv.models.head_choice import HeadChoice
 from qkv.models.text_model import TextModel
 
@@ -43,7 +44,14 @@ def chosen_tokenizer(
     return tokenizer.train(texts) if isinstance(tokenizer, NewTokenizer) else tokenizer
 
 
-def new_text_model(family: str, sizes: Sizes, head: HeadChoice, tokenizer: TextTokenizer, length: int) -> TextModel:
+def new_text_model(
+    family: str,
+    sizes: Sizes,
+    head: HeadChoice,
+    tokenizer: TextTokenizer,
+    length: int,
+    attention: AttentionChoice | None = None,
+) -> TextModel:
     """A new model: a named size or changes to the desk size; vocabulary and longest text follow from the data."""
     chosen = find_family(family)
     if chosen.reads != "text":
@@ -57,15 +65,17 @@ def new_text_model(family: str, sizes: Sizes, head: HeadChoice, tokenizer: TextT
     values = {**values, **changes, "vocabulary": tokenizer.size}
     if "positions" in values and "positions" not in changes:
         values["positions"] = max(length, 1) if not isinstance(sizes, str) else max(length, values["positions"])
-    model: TextModel = build(family, chosen.sizes(values), head)
+    model: TextModel = build(family, chosen.sizes(values), head, attention)
     return model
 
 
 def about_model(model: TextModel, tokenizer: TextTokenizer) -> dict[str, Any]:
     """What `run.json` says of a model; a resumed run must agree with it."""
+    attention = attention_of(model)
     return {
         "family": model.family,
         "sizes": asdict(model.sizes),
         "head": model.head_choice.config(),
+        **({} if attention is None else {"attention": str(attention)}),
         "tokenizer": tokenizer.fingerprint(),
     }

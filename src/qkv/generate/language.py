@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from numbers import Integral
 from pathlib import Path
+from typing import Self
 
 import torch
 
@@ -90,6 +92,9 @@ class TextWriter(TextReader):
         self._ready = Ready(model)
         self._vocabularies: dict[frozenset[int], Vocabulary] = {}
 
+    def with_model(self, model: TextModel) -> Self:
+        return type(self)(model, self.tokenizer, tuple(self.more_ends))
+
     def save(self, folder: Path | str) -> None:
         super().save(folder)
         if self.more_ends:
@@ -114,13 +119,11 @@ class TextWriter(TextReader):
         if isinstance(prompts, str) or not isinstance(prompts, Iterable):
             raise QkvError(f"Give a list of prompts, not {prompts!r:.60}: put a single one into brackets.")
         encoded = [self.encode(prompt) for prompt in prompts]
-        order = sorted(range(len(encoded)), key=lambda place: len(encoded[place]))
         together = max(1, rows // options.strategy.outputs)
         results: list[list[Writing]] = [[] for _ in encoded]
         shapers = self._shapers(options)
         with self._ready.decoding() as model:
-            for first in range(0, len(order), together):
-                places = order[first : first + together]
+            for places in _together([len(ids) for ids in encoded], together, model.counts_slots):
                 job = self._job(model, [encoded[place] for place in places], options, shapers)
                 for _ in options.strategy.write(job):
                     pass
@@ -232,6 +235,14 @@ class TextWriter(TextReader):
                 self._vocabularies[ends] = Vocabulary(self.tokenizer, ends)
             shapers.append(Constraint(options.form, self._vocabularies[ends]))
         return [*shapers, *options.shapers]
+
+
+def _together(lengths: Sequence[int], most: int, equal: bool) -> Iterator[list[int]]:
+    """Places of at most `most` prompts of like length; of `equal` length where padding before one would change it."""
+    order = sorted(range(len(lengths)), key=lambda place: lengths[place])
+    for _, alike in groupby(order, key=lambda place: lengths[place] if equal else 0):
+        places = list(alike)
+        yield from (places[first : first + most] for first in range(0, len(places), most))
 
 
 def read_ends(folder: Path) -> tuple[int, ...]:

@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -37,6 +37,10 @@ class TextReader(ModelUse):
                 f"{model.vocabulary}; it belongs to another model."
             )
         self.model, self.tokenizer = model, tokenizer
+
+    def with_model(self, model: TextModel) -> Self:
+        """The same use of another model that reads the same tokens."""
+        return type(self)(model, self.tokenizer)
 
     def save(self, folder: Path | str) -> None:
         save_model(self.model, Path(folder))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -164,6 +164,9 @@ class SentenceEncoder(TextReader):
         super().__init__(model, tokenizer)
         self.longest = longest if model.longest is None else min(model.longest, longest or model.longest)
         self.lowercase = lowercase
+
+    def with_model(self, model: TextModel) -> Self:
+        return type(self)(model, self.tokenizer, self.longest, self.lowercase)
 
     def limit(self, cut: str = "longest", stride: int | None = None) -> Limit | None:
         return None if self.longest is None else Limit(self.longest, cut, stride)

@@ -98,6 +98,13 @@ class TextToText:
         source, target = load_tokenizers(folder)
         return cls(model, source, target, files=kept_files(folder, shared=source is target))
 
+    def with_model(self, model: SequenceToSequence) -> TextToText:
+        """The same use of another model that reads and writes the same tokens."""
+        source, target = self.source_tokenizer, self.target_tokenizer
+        assert model.source_vocabulary is not None
+        spare = max(model.source_vocabulary - source.size, model.target_vocabulary - target.size)
+        return TextToText(model, source, target, spare, self.files)
+
     def save(self, folder: Path | str) -> None:
         save_model(self.model, Path(folder))
         self.save_tokenizers(folder)
