@@ -115,13 +115,18 @@ class Attention(MultiHead):
         self.project = JoinedLinear(width, sizes, bias=self.biases)
         self.rotary = rotary
 
-    def forward(self, x: Tensor, ctx: Context) -> Tensor:
+    def projected(self, x: Tensor, ctx: Context) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries [b h s d], keys [b g s d] and values [b g s e] of the stream, turned by their positions."""
         placed = ctx.position_vectors
         q, k, v = self.project(x) if placed is None else self.project.with_last_of(x + placed, x)
         q, k, v = heads_of(q, self.heads), heads_of(k, self.key_value_heads), heads_of(v, self.key_value_heads)
         if self.rotary is not None:
             positions = ctx.position_ids(x.device)
             q, k = self.rotary(q, positions), self.rotary(k, positions)
+        return q, k, v
+
+    def forward(self, x: Tensor, ctx: Context) -> Tensor:
+        q, k, v = self.projected(x, ctx)
         keys = ctx.tokens
         if ctx.cache is not None:
             k, v = ctx.cache.extend(self, k, v)

@@ -26,6 +26,7 @@ class Cache:
         self._documents: Tensor | None = None  # [r length], of the slots already decoded
         self._steps: dict[nn.Module, tuple[Tensor, Tensor]] = {}
         self._memory: dict[nn.Module, tuple[Tensor, Tensor]] = {}
+        self._sums: dict[nn.Module, tuple[Tensor, ...]] = {}  # of mixers that keep no slots
 
     def extend(self, owner: nn.Module, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Append k [r h t d] and v; give all slots so far. [r h s+t d]"""
@@ -40,6 +41,14 @@ class Cache:
         if owner not in self._memory:
             self._memory[owner] = compute()
         return self._memory[owner]
+
+    def sums(self, owner: nn.Module) -> tuple[Tensor, ...] | None:
+        """What `keep_sums` was given at the last step; None at the first."""
+        return self._sums.get(owner)
+
+    def keep_sums(self, owner: nn.Module, sums: tuple[Tensor, ...]) -> None:
+        """Keep tensors [r …] of a mixer that needs no earlier slots, but only sums over them."""
+        self._sums[owner] = sums
 
     def keys(self, new: Tokens) -> Tokens:
         """The tokens that the slots hold once `new` has been appended; the same object for every layer of a step."""
@@ -76,6 +85,10 @@ class Cache:
     def _shorten(self, length: int) -> None:
         if not 0 <= length <= self.length:
             raise QkvError(f"The cache holds {self.length} slots, so it cannot be cut to {length}.")
+        if self._sums and length < self.length:
+            raise QkvError(
+                "Sums over earlier tokens are all that was kept, and none can be taken out: decode forward only."
+            )
         self.length, self._keys = length, None
         if self._documents is not None:
             self._documents = self._documents[:, :length]
@@ -83,6 +96,7 @@ class Cache:
     def _select_shared(self, rows: Tensor, memory_rows: Tensor | None) -> None:
         if self._documents is not None:
             self._documents = self._documents[rows]
+        self._sums = {owner: tuple(part[rows] for part in sums) for owner, sums in self._sums.items()}
         if memory_rows is not None:
             self._memory = {owner: (k[memory_rows], v[memory_rows]) for owner, (k, v) in self._memory.items()}
 

@@ -8,15 +8,18 @@ from torch import Tensor
 
 from qkv.errors import QkvError
 from qkv.parts.attention.attention import Attention
+from qkv.parts.attention.kernels import prefix_sums as sums_of_chunks
 from qkv.parts.attention.kernels import random_features
 from qkv.parts.attention.kernels.exact import exact
+from qkv.parts.attention.kernels.prefix_sums import fading_sums, prefix_sums
 from qkv.parts.attention.kernels.random_features import (
     PositiveFeatures,
+    RandomDirections,
     RandomFeatureKernel,
     WaveFeatures,
-    gated_prefix_attention,
+    drawn_names,
     orthogonal_directions,
-    prefix_attention,
+    redraw_directions,
 )
 from qkv.parts.attention.visibility import Causal, Everything, Mask, NotPadding, Tokens, Window
 from qkv.parts.context import Context
@@ -25,12 +28,18 @@ from tests.parts.attention.kernels.compare import inputs
 CLOSE = {"atol": 2e-5, "rtol": 1e-4}
 
 
+def whole(features: RandomDirections, x: Tensor, scale: float) -> Tensor:
+    """Features with nothing taken out. [b h n m]"""
+    made, size = features(x, scale)
+    return made * size.exp()
+
+
 def weighed(kernel: RandomFeatureKernel, q: Tensor, k: Tensor, v: Tensor, seen: Tensor, scale: float) -> Tensor:
     """The same attention with its table formed: weights φ(q)·φ(k) over what is seen, made to sum to 1."""
-    root = scale**0.5
-    table = kernel.features.queries(q * root) @ kernel.features.keys(k * root, None).transpose(-1, -2)
+    table = whole(kernel.features, q, scale) @ whole(kernel.features, k, scale).transpose(-1, -2)
     table = table * seen
-    return table / table.sum(-1, keepdim=True) @ v
+    below = table.sum(-1, keepdim=True)
+    return table @ v / torch.maximum(below, kernel.features.least * seen.sum(-1, keepdim=True))
 
 
 @pytest.mark.parametrize("size", [1, 2, 9, 64, 300])
@@ -128,43 +137,99 @@ def test_waves_have_the_mean_of_a_gaussian_of_the_distance() -> None:
     torch.manual_seed(0)
     features = WaveFeatures(4096, 8, 1)
     q, k = torch.randn(1, 1, 1, 8), torch.randn(1, 1, 1, 8)
-    product = float((features.queries(q) * features.keys(k, None)).sum().detach())
+    product = float((whole(features, q, 1.0) * whole(features, k, 1.0)).sum().detach())
     unit = [x / x.norm() for x in (q, k)]
     assert abs(product - float((-(unit[0] - unit[1]).square().sum() / 2).exp())) < 0.05
 
 
-@pytest.mark.parametrize("size", [1, 5, 40])
-def test_chunks_change_nothing(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    queries, keys, values = torch.rand(2, 3, size, 4), torch.rand(2, 3, size, 4), torch.randn(2, 3, size, 5)
-    gates = torch.rand(2, 3, size)
-    state, gated, plain = torch.zeros(2, 3, 4, 5), [], []
-    total = torch.zeros(2, 3, 4, 5)
-    for slot in range(size):  # token by token, as the papers write it
+def token_by_token(queries: Tensor, keys: Tensor, values: Tensor, gates: Tensor | None, state: Tensor) -> list[Tensor]:
+    """What is read with each token and the sums after the last, as the papers write it."""
+    read = []
+    for slot in range(queries.shape[2]):
         outer = keys[:, :, slot, :, None] * values[:, :, slot, None]
-        g = gates[:, :, slot, None, None]
-        state, total = g * state + (1 - g) * outer, total + outer
-        gated.append((queries[:, :, slot, None] @ state)[:, :, 0])
-        plain.append((queries[:, :, slot, None] @ total)[:, :, 0])
+        g = None if gates is None else gates[:, :, slot, None, None]
+        state = state + outer if g is None else g * state + (1 - g) * outer
+        read.append((queries[:, :, slot, None] @ state)[:, :, 0])
+    return [torch.stack(read, 2), state]
+
+
+@pytest.mark.parametrize("fades", [False, True], ids=["plain", "fading"])
+@pytest.mark.parametrize("begun", [False, True], ids=["from nothing", "from sums"])
+@pytest.mark.parametrize("size", [1, 5, 40])
+def test_chunks_change_nothing(size: int, begun: bool, fades: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forward and back."""
+    wide = {"dtype": torch.float64}
+    given = [torch.rand(2, 3, size, 4, **wide), torch.rand(2, 3, size, 4, **wide), torch.randn(2, 3, size, 5, **wide)]
+    gates = [torch.rand(2, 3, size, **wide)] if fades else []
+    before = [torch.randn(2, 3, 4, 5, **wide)] if begun else []
+    inputs = [x.requires_grad_() for x in (*given, *gates, *before)]
+    pulls = torch.randn(2, 3, size, 5, **wide), torch.randn(2, 3, 4, 5, **wide)
+    expected = token_by_token(*given, gates[0] if fades else None, before[0] if begun else torch.zeros(2, 3, 4, 5))
+    gradients = torch.autograd.grad(expected, inputs, pulls)
     for chunk in (3, 16, 128):
-        monkeypatch.setattr(random_features, "CHUNK", chunk)
-        found = gated_prefix_attention(queries, keys, values, gates)
-        torch.testing.assert_close(found, torch.stack(gated, 2), **CLOSE)
-        torch.testing.assert_close(prefix_attention(queries, keys, values), torch.stack(plain, 2), **CLOSE)
+        monkeypatch.setattr(sums_of_chunks, "CHUNK", chunk)
+        found = (fading_sums if fades else prefix_sums)(*given, *gates, *before)
+        torch.testing.assert_close(list(found), expected)
+        torch.testing.assert_close(torch.autograd.grad(found, inputs, pulls), gradients)
 
 
-def test_directions_are_drawn_anew_while_training_only() -> None:
-    features = PositiveFeatures(16, 8, redraw_every=3)
-    first, x = features.directions.clone(), torch.randn(1, 1, 2, 8)
-    features.eval()
-    for _ in range(4):
-        features.queries(x)
-    assert torch.equal(features.directions, first)
-    features.train()
-    for _ in range(2):
-        features.queries(x)
-    assert torch.equal(features.directions, first)
-    features.queries(x)
-    assert not torch.equal(features.directions, first)
+@pytest.mark.parametrize("kind", ["positive", "waves"])
+@pytest.mark.parametrize("rule", [NotPadding(), Causal() & NotPadding()])
+def test_segments_change_nothing(rule: NotPadding, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forward and back, with large exponents in the last segment and a row that ends in the first."""
+    given = inputs(300, 300)
+    kernel = RandomFeatureKernel(PositiveFeatures(32, 8) if kind == "positive" else WaveFeatures(32, 8, 4)).double()
+    tokens = Tokens.padded(torch.tensor([300, 100, 299]), 300)
+    q, k, v = (x.double() for x in (given.q, given.k, given.v))
+    k[:, :, 290:] *= 6.0
+    q, k, v = (x.requires_grad_() for x in (q, k, v))
+    answers = []
+    for segment in (random_features.SEGMENT, 1):
+        monkeypatch.setattr(random_features, "SEGMENT", segment)
+        o = kernel(q, k, v, Mask(rule, tokens, tokens, "cpu"))
+        answers.append([o, *torch.autograd.grad(o.square().sum(), (q, k, v, *kernel.parameters()))])
+    torch.testing.assert_close(*answers)
+
+
+def test_gradients_are_those_of_the_table() -> None:
+    given, mask = inputs(40, 40), Mask(Causal(), Tokens(40), Tokens(40), "cpu")
+    kernel = RandomFeatureKernel(PositiveFeatures(32, 8)).double()
+    q, k, v = (x.double().requires_grad_() for x in (given.q, given.k, given.v))
+    answers = kernel(q, k, v, mask, scale=0.3), weighed(kernel, q, k, v, mask.dense, 0.3)
+    gradients = [torch.autograd.grad(o, (q, k, v), given.pull.double()) for o in answers]
+    torch.testing.assert_close(*gradients)
+
+
+def test_no_table_and_no_features_wait_for_the_backward_pass() -> None:
+    """What autograd keeps for a row of n tokens is in proportion to queries, keys and values, not to m features."""
+    kernel = RandomFeatureKernel(PositiveFeatures(256, 8))
+    q, k, v = (torch.randn(1, 1, 512, 8, requires_grad=True) for _ in range(3))
+    kept: list[int] = []
+
+    def note(x: Tensor) -> Tensor:
+        kept.append(x.numel())
+        return x
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda x: x):
+        kernel(q, k, v, Mask(Causal(), Tokens(512), Tokens(512), "cpu"))
+    assert max(kept, default=0) <= 512 * 8
+
+
+def test_directions_are_drawn_anew_when_they_are_due() -> None:
+    model = torch.nn.Sequential(PositiveFeatures(16, 8, redraw_every=3), PositiveFeatures(16, 8), WaveFeatures(8, 8, 2))
+    first = [x.clone() for x in model.buffers()]
+    for updates in (0, 1, 2):
+        redraw_directions(model, updates)
+    assert all(torch.equal(a, b) for a, b in zip(model.buffers(), first, strict=True))
+    redraw_directions(model, 3)
+    assert [torch.equal(a, b) for a, b in zip(model.buffers(), first, strict=True)] == [False, True, True]
+    waves = WaveFeatures(8, 8, 2, redraw_every=1)
+    before = waves.directions.clone()
+    redraw_directions(waves, 1)
+    assert not (waves.directions == before).any()
+    assert drawn_names(model) == {"0.directions", "1.directions", "2.directions"}
+    with pytest.raises(QkvError, match="1 update or more"):
+        PositiveFeatures(16, 8, redraw_every=0)
 
 
 def test_it_stands_in_an_attention_and_learns() -> None:

@@ -3,37 +3,33 @@
     Σ_k exp(q·k) v  ≈  φ(q) Σ_k φ(k) vᵀ
 
 costs n·m·e for n tokens, m features and values of width e, where exact attention costs n². Under a look-ahead mask
-the sums are prefix sums.
+the sums are prefix sums. Features are many times wider than what they are made of, so they are made segment by segment
+of a row, and made again when gradients are asked for.
 
 Shapes: b rows, h query heads, g key/value heads, q queries, k keys, n tokens, d width of a key, e of a value,
-m features, c tokens of a chunk.
+m features.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from qkv.errors import QkvError
+from qkv.parts.attention.kernels.exponentials import exponentials
+from qkv.parts.attention.kernels.prefix_sums import CHUNK, fading_sums, prefix_sums
 from qkv.parts.attention.kernels.refusals import refuse_dropout, refuse_recording
 from qkv.parts.attention.visibility import Mask
 from qkv.parts.attention.whole_rows import looks_ahead, real_keys
-from qkv.parts.precision import without_autocast
+from qkv.parts.precision import widened, without_autocast
 
-CHUNK = 128  # tokens; within a chunk the table of queries and keys is formed, between chunks only sums pass
-
-
-class Features(Protocol):
-    """φ: what queries and keys are turned into. Both get x [b h n d] already scaled and give [b h n m] in float32."""
-
-    def queries(self, x: Tensor) -> Tensor: ...
-
-    def keys(self, x: Tensor, real: Tensor | None) -> Tensor: ...
+SEGMENT = 1 << 25  # features of all rows and heads that are formed at once
 
 
 def orthogonal_directions(features: int, width: int, generator: torch.Generator | None = None) -> Tensor:
@@ -49,84 +45,109 @@ def orthogonal_directions(features: int, width: int, generator: torch.Generator 
     return torch.cat(blocks)[:features] * lengths
 
 
-class PositiveFeatures(nn.Module):
-    """φ(x) = exp(ωᵀx - |x|²/2) / √m: never negative, so no softmax weight is. [choromanski2021 lemma 1, eq.7]
+class RandomDirections(nn.Module):
+    """φ: what queries and keys are turned into, by directions ω drawn at random and kept with the weights.
 
-    E[φ(q)·φ(k)] = exp(q·k). The exponents are lowered by their largest one, a factor that the ratio cancels. A `floor`
-    beneath all features, as some implementations have it, does not cancel, and lets early tokens feel later ones by way
-    of that largest exponent: it is 0 unless asked for. After every `redraw_every` training calls they are redrawn.
+    In training they are drawn anew after every `redraw_every` updates (`redraw_directions`), so that the errors of one
+    draw are not learned.
     """
 
     directions: Tensor
-    calls: Tensor
+    count: int  # of features
+    least = 0.0  # a sum of products that is below this share of the number of keys is noise, and raised to it
 
-    def __init__(self, features: int, width: int, *, redraw_every: int | None = None, floor: float = 0.0) -> None:
+    def __init__(self, directions: Tensor, redraw_every: int | None) -> None:
         super().__init__()
-        self.redraw_every, self.floor = redraw_every, floor
-        self.register_buffer("directions", orthogonal_directions(features, width))
-        self.register_buffer("calls", torch.zeros((), dtype=torch.long))
+        if redraw_every is not None and redraw_every < 1:
+            raise QkvError(f"Directions are drawn anew after 1 update or more, not after {redraw_every}.")
+        self.redraw_every = redraw_every
+        self.register_buffer("directions", directions)
+
+    def is_due(self, updates: int) -> bool:
+        """Whether new directions are wanted after so many updates."""
+        return self.redraw_every is not None and updates > 0 and updates % self.redraw_every == 0
 
     @torch.no_grad()
     def redraw(self, generator: torch.Generator | None = None) -> None:
-        """New directions, so that the errors of the old ones are not learned."""
-        features, width = self.directions.shape
-        self.directions.copy_(orthogonal_directions(features, width, generator))
+        *heads, features, width = self.directions.shape
+        drawn = [orthogonal_directions(features, width, generator) for _ in range(math.prod(heads))]
+        self.directions.copy_(torch.stack(drawn).view(self.directions.shape))
 
-    def queries(self, x: Tensor) -> Tensor:
-        if self.training and self.redraw_every is not None:
-            self.calls += 1
-            if int(self.calls) % self.redraw_every == 0:
-                self.redraw()
-        exponents = self._exponents(x)
-        return self._positive(exponents - exponents.detach().amax(-1, keepdim=True))
-
-    def keys(self, x: Tensor, real: Tensor | None) -> Tensor:
-        exponents = self._exponents(x)
-        seen = exponents.detach() if real is None else exponents.detach().masked_fill(~real, -torch.inf)
-        largest = seen.amax((-1, -2), keepdim=True)  # one for all keys of a head: they must stay comparable
-        return self._positive(exponents - largest.masked_fill(largest == -torch.inf, 0.0))
-
-    def _exponents(self, x: Tensor) -> Tensor:
-        x = x.float()
-        return x @ self.directions.T - x.square().sum(-1, keepdim=True) / 2
-
-    def _positive(self, exponents: Tensor) -> Tensor:
-        return (exponents.exp() + self.floor) * len(self.directions) ** -0.5
+    def forward(self, x: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+        """x [b h n d] → features [b h n m] for scores of this scale, and the logarithms of the factors by which they
+        were made smaller [b h n 1]."""
+        raise NotImplementedError
 
     def extra_repr(self) -> str:
-        return f"{len(self.directions)} features"
+        return f"{self.count} features" + (f", new every {self.redraw_every}" if self.redraw_every else "")
 
 
-class WaveFeatures(nn.Module):
-    """φ(x) = [sin ωᵀx, cos ωᵀx] / √m of unit vectors, with learned spreads of ω = σ∘ω̃. [peng2021 eq.3, §3.3]
+def redraw_directions(model: nn.Module, updates: int) -> None:
+    """Draw anew what is due after so many updates. The random numbers are torch's own, which a checkpoint holds."""
+    for module in model.modules():
+        if isinstance(module, RandomDirections) and module.is_due(updates):
+            module.redraw()
 
-    E[φ(q)·φ(k)] = exp(-|σ∘(q - k)|²/2), which for unit vectors and one spread is exp(σ²q·k) but for a factor.
+
+def drawn_names(model: nn.Module) -> set[str]:
+    """The names of tensors that were drawn: of two draws there is no average."""
+    return {f"{name}.directions" for name, module in model.named_modules() if isinstance(module, RandomDirections)}
+
+
+class PositiveFeatures(RandomDirections):
+    """φ(x) = exp(ωᵀx - |x|²/2) / √m: never negative, so no softmax weight is. [choromanski2021 lemma 1, eq.7]
+
+    E[φ(q)·φ(k)] = exp(q·k). Each token's features are made smaller by their largest one: for a query the ratio of two
+    sums cancels that, and a key's value carries it on. A floor beneath all features, as some implementations have it,
+    would not cancel.
     """
 
-    directions: Tensor
+    def __init__(self, features: int, width: int, *, redraw_every: int | None = None) -> None:
+        super().__init__(orthogonal_directions(features, width), redraw_every)
+        self.count = features
 
-    def __init__(self, features: int, width: int, heads: int) -> None:
-        super().__init__()
+    def forward(self, x: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+        features, largest = exponentials(x, self.directions * math.sqrt(scale))
+        return features, largest - widened(x).square().sum(-1, keepdim=True) * (scale / 2) - math.log(self.count) / 2
+
+
+class WaveFeatures(RandomDirections):
+    """φ(x) = [sin ωᵀx, cos ωᵀx] / √m of unit vectors, with learned spreads of ω = σ∘ω̃. [peng2021 eq.3, §3.3]
+
+    E[φ(q)·φ(k)] = exp(-|σ∘(q - k)|²/2), which for unit vectors and one spread is exp(σ²q·k) but for a factor. The scale
+    of scores plays no part: the spread has its place.
+    """
+
+    least = 0.01  # products of waves can cancel, so that a sum of them all but vanishes
+
+    def __init__(self, features: int, width: int, heads: int, *, redraw_every: int | None = None) -> None:
         if features % 2:
             raise QkvError(f"{features} features cannot be half sines and half cosines: give an even number.")
         drawn = torch.stack([orthogonal_directions(features // 2, width) for _ in range(heads)])
-        self.register_buffer("directions", drawn)  # [h m/2 d]
+        super().__init__(drawn, redraw_every)  # [h m/2 d]
+        self.count = features
         self.spread = nn.Parameter(torch.ones(heads, 1, width))
 
-    def queries(self, x: Tensor) -> Tensor:
-        angles = F.normalize(x.float(), dim=-1) @ (self.directions * self.spread).transpose(-1, -2)  # [b h n m/2]
-        return torch.cat([angles.sin(), angles.cos()], -1) * self.directions.shape[1] ** -0.5
+    def forward(self, x: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+        angles = F.normalize(widened(x), dim=-1) @ (self.directions * self.spread).transpose(-1, -2)  # [b h n m/2]
+        waves = torch.cat([angles.sin(), angles.cos()], -1) * self.directions.shape[1] ** -0.5
+        return waves.to(x.dtype), torch.zeros_like(angles[..., :1])
 
-    def keys(self, x: Tensor, real: Tensor | None) -> Tensor:
-        return self.queries(x)
+
+class Sums(NamedTuple):
+    """All that is known of earlier tokens: those of segments before, or of a decoder's earlier steps."""
+
+    of_values: Tensor  # [b h m e+]: Σ φ(k) [v 1]ᵀ, made smaller by the factor whose logarithm is `largest`
+    largest: Tensor  # [b h 1 1]
+    seen: Tensor  # [b h 1 1]: how many keys, or what is left of them where they fade
 
 
 class RandomFeatureKernel(nn.Module):
     """An attention kernel that never forms the table of queries and keys. It knows padding and look-ahead alone."""
 
-    def __init__(self, features: nn.Module) -> None:
+    def __init__(self, features: RandomDirections) -> None:
         super().__init__()
-        self.features: Features = features  # type: ignore[assignment]
+        self.features = features
 
     def forward(
         self,
@@ -139,69 +160,124 @@ class RandomFeatureKernel(nn.Module):
         scale: float | None = None,
         dropout: float = 0.0,
         record: Callable[[Tensor], None] | None = None,
-        gates: Tensor | None = None,
     ) -> Tensor:
-        """q [b h q d], k [b g k d], v [b g k e] → [b h q e]. `gates` [b h k]: see `gated_prefix_attention`."""
+        """q [b h q d], k [b g k d], v [b g k e] → [b h q e]"""
         refuse_recording("random-feature", record)
         if bias is not None:
             raise QkvError("Random features cannot add a bias to scores that they never form: use another kernel.")
         refuse_dropout("random-feature", dropout)
         causal, real = looks_ahead(mask), real_keys(mask)
-        real = None if real is None else real[:, None, :, None]  # [b 1 k 1]
-        shared_by = q.shape[1] // k.shape[1]
-        k, v = k.repeat_interleave(shared_by, 1), v.repeat_interleave(shared_by, 1)
+        if causal:
+            return self.looking_back(q, k, v, real, scale=scale)[0]
         with without_autocast(q):
-            root = math.sqrt(q.shape[-1] ** -0.5 if scale is None else scale)
-            queries, keys = self.features.queries(q * root), self.features.keys(k * root, real)  # [b h n m]
-            if real is not None:
-                keys = keys * real
-            values = F.pad(v.float(), (0, 1), value=1.0)  # a column of ones gathers the denominator
+            (q, k, v), given = self._prepared(q, k, v), v.dtype
+            scale, real = self._scale(q, scale), _shown(real, k)
+            sums = self._nothing(q, v)
+            for part in self._segments(k):
+                sums = _again(self._gathered, scale, k[:, :, part], v[:, :, part], real[:, :, part], *sums)
+            parts = [_again(self._read, scale, v.shape[-1], q[:, :, part], *sums) for part in self._segments(q)]
+        return torch.cat(parts, 2).to(given)
+
+    def looking_back(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        real: Tensor | None = None,
+        sums: Sums | None = None,
+        *,
+        scale: float | None = None,
+        gates: Tensor | None = None,
+    ) -> tuple[Tensor, Sums]:
+        """What each token reads of itself and those before it [b h n e], and the sums to go on from.
+
+        `real` [b n]: which tokens are no padding; `sums`: of tokens before these; `gates` [b h n]: how much of the
+        sums is left with each token, of which they take in the rest. [peng2021 eq.7]
+        """
+        with without_autocast(q):
+            (q, k, v), given = self._prepared(q, k, v), v.dtype
+            scale, shown, parts = self._scale(q, scale), _shown(real, k), []
             if gates is not None:
-                sums = gated_prefix_attention(queries, keys, values, gates.float())
-            elif causal:
-                sums = prefix_attention(queries, keys, values)
-            else:
-                sums = queries @ (keys.transpose(-1, -2) @ values)  # [b h q e+1]
-            below = sums[..., -1:]
-            o = sums[..., :-1] / torch.where(below.abs() < 1e-12, torch.ones_like(below), below)
-        return o.to(v.dtype)
+                gates = widened(gates).masked_fill(~shown[..., 0], 1.0)  # padding fades nothing
+            sums = sums or self._nothing(q, v)
+            for part in self._segments(q):
+                gate = None if gates is None else gates[:, :, part]
+                segment = (x[:, :, part] for x in (q, k, v, shown))
+                o, *after = _again(self._looking_back, scale, gate, *segment, *sums)
+                sums = Sums(*after)
+                parts.append(o)
+        return torch.cat(parts, 2).to(given), sums
+
+    def _looking_back(
+        self, scale: float, gates: Tensor | None, q: Tensor, k: Tensor, v: Tensor, real: Tensor, *before: Tensor
+    ) -> tuple[Tensor, ...]:
+        queries, _ = self.features(q, scale)
+        keys, values, sums = self._weighed(scale, k, v, real, Sums(*before))
+        if gates is None:
+            read, after = prefix_sums(queries, keys, values, sums.of_values)
+            seen = sums.seen + real.to(sums.seen.dtype).cumsum(2)
+        else:
+            read, after = fading_sums(queries, keys, values, gates, sums.of_values)
+            seen = 1 - (1 - sums.seen) * gates.cumprod(2)[..., None]
+        return self._ratio(read, seen, v.shape[-1]), after, sums.largest, seen[:, :, -1:]
+
+    def _gathered(self, scale: float, k: Tensor, v: Tensor, real: Tensor, *before: Tensor) -> Sums:
+        keys, values, sums = self._weighed(scale, k, v, real, Sums(*before))
+        seen = sums.seen + real.to(sums.seen.dtype).sum(2, keepdim=True)
+        return Sums(sums.of_values + keys.transpose(-1, -2) @ values, sums.largest, seen)
+
+    def _read(self, scale: float, width: int, q: Tensor, *sums: Tensor) -> Tensor:
+        queries, _ = self.features(q, scale)
+        of_values, _, seen = sums
+        return self._ratio(queries @ of_values.to(queries.dtype), seen, width)
+
+    def _weighed(self, scale: float, k: Tensor, v: Tensor, real: Tensor, sums: Sums) -> tuple[Tensor, Tensor, Sums]:
+        """Features of keys; values that carry what these were made smaller by; the sums before, on the same footing."""
+        keys, size = self.features(k, scale)
+        size = size.masked_fill(~real, -torch.inf)
+        largest = torch.maximum(size.detach().amax(2, keepdim=True), sums.largest)  # [b h 1 1]
+        ones = -(v.shape[-1] + 1) % 8  # a column of ones gathers the denominator; eight of a kind suit a GPU
+        values = F.pad(F.pad(v, (0, 1), value=1.0), (0, ones)) * (size - largest).exp().to(v.dtype)
+        return keys, values, Sums(sums.of_values * (sums.largest - largest).exp(), largest, sums.seen)
+
+    def _ratio(self, read: Tensor, seen: Tensor, width: int) -> Tensor:
+        below = widened(read[..., width : width + 1])
+        below = torch.maximum(below, seen.expand_as(below) * self.features.least)
+        return (read[..., :width] / below.masked_fill(below < 1e-30, 1.0)).to(read.dtype)
+
+    def _nothing(self, q: Tensor, v: Tensor) -> Sums:
+        wide, shape = torch.promote_types(q.dtype, torch.float32), q.shape[:2]
+        width = v.shape[-1] + 1 + -(v.shape[-1] + 1) % 8
+        none = torch.zeros(*shape, self.features.count, width, dtype=wide, device=q.device)
+        return Sums(none, none.new_full((*shape, 1, 1), -1e30), none.new_zeros(*shape, 1, 1))
+
+    def _prepared(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """A key/value head for each query head, all in bfloat16 where a GPU multiplies that, otherwise wide."""
+        shared_by = q.shape[1] // k.shape[1]
+        if shared_by > 1:
+            k, v = k.repeat_interleave(shared_by, 1), v.repeat_interleave(shared_by, 1)
+        if q.is_cuda and q.dtype == torch.bfloat16:
+            return q, k, v
+        return widened(q), widened(k), widened(v)
+
+    def _scale(self, q: Tensor, scale: float | None) -> float:
+        return q.shape[-1] ** -0.5 if scale is None else scale
+
+    def _segments(self, x: Tensor) -> Iterator[slice]:
+        rows, heads, length, _ = x.shape
+        tokens = max(CHUNK, SEGMENT // (rows * heads * self.features.count) // CHUNK * CHUNK)
+        return (slice(first, first + tokens) for first in range(0, length, tokens))
 
 
-def prefix_attention(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-    """Σ over the keys up to each query of φ(q)·φ(k) v, by sums of whole chunks before and the own chunk in full.
-
-    queries, keys [b h n m], values [b h n e] → [b h n e]
-    """
-    length, chunk = queries.shape[2], min(CHUNK, queries.shape[2])
-    queries, keys, values = (_in_chunks(x, chunk) for x in (queries, keys, values))  # [b h n/c c ·]
-    sums = keys.transpose(-1, -2) @ values  # [b h n/c m e]
-    before = sums.cumsum(2) - sums
-    own = (queries @ keys.transpose(-1, -2)).tril()  # [b h n/c c c]
-    return (queries @ before + own @ values).flatten(2, 3)[:, :, :length]
+def _shown(real: Tensor | None, k: Tensor) -> Tensor:
+    """Which keys are no padding. [b 1 k 1]"""
+    if real is None:
+        return torch.ones(1, 1, k.shape[2], 1, dtype=torch.bool, device=k.device)
+    return real[:, None, :, None]
 
 
-def gated_prefix_attention(queries: Tensor, keys: Tensor, values: Tensor, gates: Tensor) -> Tensor:
-    """The same with a memory that fades: S ← g·S + (1 - g) φ(k) vᵀ, token by token. [peng2021 eq.7]
-
-    gates [b h n] between 0 and 1. Within a chunk a key of slot j reaches slot i times g_{j+1} … g_i.
-    """
-    length, chunk = queries.shape[2], min(CHUNK, queries.shape[2])
-    logs = gates.clamp_min(1e-6).log()
-    keys = keys * (1 - gates)[..., None]
-    queries, keys, values = (_in_chunks(x, chunk) for x in (queries, keys, values))
-    fading = _in_chunks(logs[..., None], chunk)[..., 0].cumsum(-1)  # [b h n/c c]: log of g_1 … g_i within the chunk
-    between = (fading[..., :, None] - fading[..., None, :]).tril().exp().tril()  # [b h n/c c c]
-    to_end = (fading[..., -1:] - fading).exp()[..., None]
-    sums = (keys * to_end).transpose(-1, -2) @ values  # [b h n/c m e]
-    state, before = torch.zeros_like(sums[:, :, 0]), []
-    for number in range(sums.shape[2]):
-        before.append(state)
-        state = state * fading[:, :, number, -1, None, None].exp() + sums[:, :, number]
-    from_before = (queries * fading.exp()[..., None]) @ torch.stack(before, 2)
-    own = (queries @ keys.transpose(-1, -2)) * between
-    return (from_before + own @ values).flatten(2, 3)[:, :, :length]
-
-
-def _in_chunks(x: Tensor, chunk: int) -> Tensor:
-    """[b h n ·] → [b h n/c c ·], filled up with zeros."""
-    return F.pad(x, (0, 0, 0, -x.shape[2] % chunk)).unflatten(2, (-1, chunk))
+def _again(compute: Callable[..., Any], *given: Any) -> Any:
+    """compute(*given), and once more when its gradients are asked for: nothing within it is kept until then."""
+    if torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in given):
+        return checkpoint(compute, *given, use_reentrant=False, preserve_rng_state=False)
+    return compute(*given)

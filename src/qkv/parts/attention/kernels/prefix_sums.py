@@ -1,0 +1,75 @@
+"""Sums over the keys up to each query, by products of whole chunks: what attention by features is made of.
+
+    o_t = φ(q_t) S_t,   S_t = S_{t-1} + φ(k_t) v_tᵀ      or, fading, S_t = g_t S_{t-1} + (1 - g_t) φ(k_t) v_tᵀ
+
+Within a chunk the small table of queries and keys is formed, between chunks only sums pass: no S is kept for a token.
+
+Shapes: b rows, h heads, n tokens, m features, e width of a value, c tokens of a chunk, t chunks.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+CHUNK = 128  # tokens
+
+
+def prefix_sums(queries: Tensor, keys: Tensor, values: Tensor, before: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """(what each query reads [b h n e], the sums after the last token [b h m e], in float32 at least).
+
+    queries, keys [b h n m], values [b h n e]; `before` [b h m e]: the sums of tokens before the first.
+    """
+    length = queries.shape[2]
+    queries, keys, values = (_in_chunks(x) for x in (queries, keys, values))  # [b h t c ·]
+    sums = keys.transpose(-1, -2) @ values  # [b h t m e]
+    upto = sums.cumsum(2, dtype=_wide(sums))
+    if before is not None:
+        upto = upto + before[:, :, None]
+    first = torch.zeros_like(upto[:, :, 0]) if before is None else before
+    start = torch.cat([first[:, :, None].to(sums.dtype), upto[:, :, :-1].to(sums.dtype)], 2)  # of each chunk
+    own = (queries @ keys.transpose(-1, -2)).tril()  # [b h t c c]
+    o = queries @ start + own @ values
+    return o.flatten(2, 3)[:, :, :length], upto[:, :, -1]
+
+
+def fading_sums(
+    queries: Tensor, keys: Tensor, values: Tensor, gates: Tensor, before: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """The same with sums that fade: S ← g·S + (1 - g) φ(k) vᵀ, token by token. [peng2021 eq.7]
+
+    gates [b h n] between 0 and 1. A key of slot j reaches slot i times g_{j+1} … g_i.
+    """
+    length = queries.shape[2]
+    logs = gates.to(_wide(gates)).clamp_min(1e-6).log()
+    keys = keys * (1 - gates)[..., None].to(keys.dtype)
+    queries, keys, values = (_in_chunks(x) for x in (queries, keys, values))
+    faded = _in_chunks(logs[..., None])[..., 0].cumsum(-1)  # [b h t c]: log of g_1 … g_i within the chunk
+    to_end = (faded[..., -1:] - faded).exp()[..., None].to(keys.dtype)
+    sums = (keys * to_end).transpose(-1, -2) @ values  # [b h t m e], as they are at the chunk's end
+    ends = faded[..., -1].cumsum(-1)  # [b h t]: log of all gates up to the end of each chunk
+    reach = _falling(ends)  # [b h t t]: how much of the sums of a chunk is left at the end of another
+    upto = (reach.to(sums.dtype) @ sums.flatten(3)).unflatten(3, sums.shape[3:]).to(_wide(sums))
+    if before is not None:
+        upto = upto + before[:, :, None] * ends.exp()[..., None, None]
+    first = torch.zeros_like(upto[:, :, 0]) if before is None else before
+    start = torch.cat([first[:, :, None].to(sums.dtype), upto[:, :, :-1].to(sums.dtype)], 2)
+    own = (queries @ keys.transpose(-1, -2)) * _falling(faded).to(keys.dtype)
+    o = (queries * faded.exp()[..., None].to(queries.dtype)) @ start + own @ values
+    return o.flatten(2, 3)[:, :, :length], upto[:, :, -1]
+
+
+def _falling(logs: Tensor) -> Tensor:
+    """exp(f_i - f_j) where j is not after i, otherwise 0. [… n] → [… n n]"""
+    return (logs[..., :, None] - logs[..., None, :]).tril().exp().tril()
+
+
+def _in_chunks(x: Tensor) -> Tensor:
+    """[b h n ·] → [b h t c ·], filled up with zeros."""
+    chunk = min(CHUNK, x.shape[2])
+    return F.pad(x, (0, 0, 0, -x.shape[2] % chunk)).unflatten(2, (-1, chunk))
+
+
+def _wide(x: Tensor) -> torch.dtype:
+    return torch.promote_types(x.dtype, torch.float32)
