@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from qkv.api.attention import with_attention
     from qkv.api.caption_training import CaptionTraining, train_image_text
     from qkv.api.choices import DataSettings, NewTokenizer
+    from qkv.api.comparing import compare
+    from qkv.api.comparison import Comparison
     from qkv.api.detection_training import DetectionTraining, train_detector
     from qkv.api.distilling import Distillation, student_of
     from qkv.api.encoders import pretrain_encoder
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
     from qkv.api.speech_training import SpeechTraining, train_listener
     from qkv.api.teaching import labels_of, pairs_of, texts_of
     from qkv.api.training import read_result, train_text_to_text
+    from qkv.api.variants import Setup, Variant
     from qkv.data.boxes import read_box_table, read_coco
     from qkv.data.captioned import Captioned, read_captions
     from qkv.data.composing import Composer
@@ -75,6 +78,7 @@ __all__ = [
     "CaptionTraining",
     "Captioned",
     "Classifier",
+    "Comparison",
     "Composer",
     "DataSettings",
     "DetectionTraining",
@@ -95,6 +99,7 @@ __all__ = [
     "Rater",
     "Scores",
     "SentenceEncoder",
+    "Setup",
     "SoundClassifier",
     "SoundPretraining",
     "SoundTraining",
@@ -108,6 +113,8 @@ __all__ = [
     "TrainSettings",
     "Transcriber",
     "UntunedSound",
+    "Variant",
+    "compare",
     "family_sizes",
     "fine_tune_answerer",
     "fine_tune_classifier",
@@ -154,6 +161,7 @@ _HOMES = {
     "CaptionTraining": "qkv.api.caption_training",
     "Captioned": "qkv.data.captioned",
     "Classifier": "qkv.generate.readers",
+    "Comparison": "qkv.api.comparison",
     "Composer": "qkv.data.composing",
     "DataSettings": "qkv.api.choices",
     "DetectionTraining": "qkv.api.detection_training",
@@ -174,6 +182,7 @@ _HOMES = {
     "Rater": "qkv.generate.readers",
     "Scores": "qkv.api.scores",
     "SentenceEncoder": "qkv.generate.readers",
+    "Setup": "qkv.api.variants",
     "SoundClassifier": "qkv.generate.sound_readers",
     "SoundPretraining": "qkv.api.sound_pretraining",
     "SoundTraining": "qkv.api.sound_training",
@@ -187,6 +196,8 @@ _HOMES = {
     "TrainSettings": "qkv.train.settings",
     "Transcriber": "qkv.generate.transcribe",
     "UntunedSound": "qkv.generate.untuned",
+    "Variant": "qkv.api.variants",
+    "compare": "qkv.api.comparing",
     "family_sizes": "qkv.api.families",
     "fine_tune_answerer": "qkv.api.fine_tuning",
     "fine_tune_classifier": "qkv.api.fine_tuning",

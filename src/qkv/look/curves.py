@@ -25,7 +25,10 @@ _LEFT, _RIGHT, _BOTTOM = 72, 24, 56
 _ROW = 22  # height of a row of the legend
 
 # Told apart by hue and by lightness, and legible on white as on black.
-COLOURS = ("#3a7dc9", "#d9622b", "#1a9a78", "#a855a8", "#c48a12", "#6a6ae0", "#d0466a", "#6f7b87")
+COLOURS = (
+    "#3a7dc9", "#d9622b", "#1a9a78", "#a855a8", "#c48a12", "#6a6ae0", "#d0466a", "#6f7b87", "#5d9e2f", "#8a5a3b",
+    "#16a3b8", "#b3399e",
+)  # fmt: skip
 _INK, _SOFT, _FAINT = "ink", "soft", "faint"  # the painters' greys: text, secondary text, grid
 
 

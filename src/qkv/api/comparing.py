@@ -1,0 +1,298 @@
+"""Variants of a language model side by side: one data set, one budget, several seeds, one table and one page.
+
+Every variant reads the same rows: one stream of all documents, cut at the same places, so that an attention that
+cannot tell packed documents apart is compared with others fairly.
+"""
+
+import gc
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from qkv.api.choices import NewTokenizer
+from qkv.api.compared_texts import ComparedTexts
+from qkv.api.comparison import Comparison, Moment, Outcome, Run, Speed, run_of
+from qkv.api.comparison_page import write_comparison
+from qkv.api.language import stream, train_language_model
+from qkv.api.loading import load
+from qkv.api.runs import check_folder, no_model, parameters_of
+from qkv.api.texts import new_text_model
+from qkv.api.variants import Setup, Variant, check_variants
+from qkv.data.plan import RowCount
+from qkv.data.tokenizer import TextTokenizer
+from qkv.errors import QkvError
+from qkv.files import read_json, write_json
+from qkv.generate.language import TextWriter
+from qkv.generate.use import at_rest
+from qkv.models.attention_choice import AttentionChoice
+from qkv.models.head_choice import HeadChoice
+from qkv.models.text_model import TextModel
+from qkv.train.by_context import bits_by_context
+from qkv.train.objectives.expert_losses import with_expert_losses
+from qkv.train.objectives.language import LanguageLoss
+from qkv.train.rehearsal import forget_peak_memory, rehearse, step_speed
+from qkv.train.reporter import Reporter
+from qkv.train.run_folder import RunFolder
+from qkv.train.settings import TrainSettings
+
+MEASURED, VARIANT = "measured.json", "variant.json"
+SETTINGS = TrainSettings(minutes=1, evaluations=10, keep=1, log_every=10)
+AGAIN = "give the same command again: what is finished is kept"
+# Settings of a training that say nothing about what it computes, or that a setup has of its own.
+UNCOMPARED = ("seed", "device", "precision", "log_every", "keep", "save_every")
+
+
+def compare(
+    texts: Sequence[str],
+    folder: Path | str,
+    variants: Sequence[Variant],
+    *,
+    common: Setup = Setup(),  # noqa: B008 (frozen)
+    settings: TrainSettings = SETTINGS,
+    seeds: int = 1,
+    valid: Sequence[str] | None = None,
+    hold_out: float = 0.05,
+    tokenizer: NewTokenizer | TextTokenizer = NewTokenizer("bpe", 8000),  # noqa: B008 (frozen)
+    length: int = 256,
+    speed_lengths: Sequence[int] = (),
+    reporter: Callable[[], Reporter] = partial(Reporter, to_go_on=AGAIN),  # noqa: B008 (never changed)
+    overwrite: bool = False,
+) -> Comparison:
+    """Train every variant with every seed within the budget of `settings`, and write what came of it into `folder`.
+
+    The others are measured against the first variant. A run that is finished is kept when the same comparison is asked
+    for again, and one that was stopped goes on; seeds and variants may be added. A variant that cannot be trained is
+    told before anything is. With `speed_lengths` a training step is timed on rows of each of these lengths too.
+    """
+    check_variants(variants)
+    for name, value in (("seeds", seeds), ("length", length), *(("speed length", each) for each in speed_lengths)):
+        if value < 1:
+            raise QkvError(f"A comparison needs {name} of at least 1, but {value} was asked for.")
+    folder = Path(folder)
+    data = ComparedTexts(texts, valid, hold_out, tokenizer, folder, begin_anew=overwrite)
+    work = _Work(folder, data, common, settings, length, overwrite, reporter)
+    work.check(variants, seeds, speed_lengths)
+    outcomes = []
+    for number, variant in enumerate(variants):
+        runs = []
+        for seed in range(seeds):
+            work.say(f"{variant.name}, seed {seed} (run {number * seeds + seed + 1} of {len(variants) * seeds})")
+            runs.append(work.run(variant, seed))
+        speeds = [work.speed(variant, each) for each in speed_lengths]
+        outcomes.append(Outcome(variant.name, work.setup(variant).described(), tuple(runs), tuple(speeds)))
+    comparison = Comparison(work.about(), tuple(outcomes))
+    write_comparison(comparison, folder)
+    return comparison
+
+
+class _Work:
+    """What a comparison does with each variant."""
+
+    def __init__(
+        self,
+        folder: Path,
+        data: ComparedTexts,
+        common: Setup,
+        settings: TrainSettings,
+        length: int,
+        overwrite: bool,
+        reporter: Callable[[], Reporter],
+    ) -> None:
+        self.folder, self.data, self.common, self.settings = folder, data, common, settings
+        self.length, self.overwrite, self.reporter = length, overwrite, reporter
+        self.device = settings.torch_device()
+
+    def say(self, line: str) -> None:
+        self.reporter().say(line)
+
+    def setup(self, variant: Variant) -> Setup:
+        return self.common.changed(variant.changes)
+
+    def about(self) -> dict[str, Any]:
+        """What all variants share."""
+        budget = {"steps": self.settings.steps, "minutes": self.settings.minutes, "FLOPs": self.settings.flops}
+        return {
+            "budget": ", ".join(f"{value:.6g} {name}" for name, value in budget.items() if value is not None),
+            "tokens of a row": self.length,
+            "documents to train on": len(self.data.to_train),
+            "held out": len(self.data.to_validate),
+            "device": torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else "CPU",
+            "data": self.data.fingerprint,
+        }
+
+    def check(self, variants: Sequence[Variant], seeds: int, speed_lengths: Sequence[int]) -> None:
+        """Everything that would stop a variant is told before the first one trains."""
+        for variant in variants:
+            place = self.folder / variant.folder
+            runs = [place / str(seed) for seed in range(seeds)]
+            if (place / VARIANT).exists() and not self.overwrite:
+                must_agree(read_json(place / VARIANT), self._described(variant), place)
+            for run in runs:
+                check_folder(run, resume=(run / "run.json").exists(), overwrite=self.overwrite)
+            if all((run / MEASURED).exists() for run in runs) and not self.overwrite:
+                continue
+            self.say(f"Trying a step of {variant.name}.")
+            try:
+                self._rehearse(self.setup(variant), max([self.length, *speed_lengths]))
+            except QkvError as error:
+                raise QkvError(f"The variant {variant.name} cannot be trained: {error}") from error
+            except torch.OutOfMemoryError as error:
+                shape = f"{self.setup(variant).batch_rows} rows of {self.length} tokens"
+                raise QkvError(
+                    f"The variant {variant.name} does not fit into the memory with {shape}: give fewer or shorter ones."
+                ) from error
+        for variant in variants:
+            place = self.folder / variant.folder
+            write_into(place, VARIANT, self._described(variant))
+            for seed in range(seeds) if self.overwrite else ():
+                (place / str(seed) / MEASURED).unlink(missing_ok=True)
+
+    def run(self, variant: Variant, seed: int) -> Run:
+        """Trained and measured now, or before."""
+        place, setup = self.folder / variant.folder / str(seed), self.setup(variant)
+        if (place / MEASURED).exists():
+            self.say(f"{place} is finished.")
+            return run_of(read_json(place / MEASURED))
+        finished = any(record["kind"] == "final" for record in _records(place)) and not self.overwrite
+        writer = load(place, self.settings.device) if finished else self._train(setup, seed, place)
+        run = self._measured(writer, setup, seed, _records(place))
+        write_into(place, MEASURED, asdict(run))
+        del writer
+        self._clear()
+        return run
+
+    def speed(self, variant: Variant, length: int) -> Speed:
+        """A training step on rows of another length, as many tokens together as in training, or one row."""
+        place, file, setup = self.folder / variant.folder, f"speed-{length}.json", self.setup(variant)
+        if (place / file).exists() and not self.overwrite:
+            return Speed(**read_json(place / file))
+        rows = max(1, setup.batch_rows * self.length // length)
+        self.say(f"{variant.name}: timing steps of {rows} × {length:,} tokens.")
+        speed = Speed(length, rows, None, None)
+        try:
+            model = self._new_model(setup, length).to(self.device)
+            batch = self.data.random_rows(rows, length)
+            objective = with_expert_losses(model, LanguageLoss())
+            found = step_speed(model, objective, batch, setup.settings(self.settings), setup.optimizer(model))
+            speed = Speed(length, rows, round(found.tokens_per_second, 1), found.peak_memory)
+        except torch.OutOfMemoryError:
+            self.say(f"{variant.name} does not fit into the memory with rows of {length:,} tokens.")
+        self._clear()
+        write_into(place, file, asdict(speed))
+        return speed
+
+    def _train(self, setup: Setup, seed: int, place: Path) -> TextWriter:
+        forget_peak_memory(self.device)
+        return train_language_model(
+            self.data.to_train,
+            place,
+            valid=self.data.to_validate,
+            tokenizer=self.data.tokenizer,
+            family=setup.family,
+            sizes=setup.sizes,
+            attention=setup.attention,
+            length=self.length,
+            rows=stream,
+            batching=RowCount(setup.batch_rows),
+            settings=setup.settings(self.settings, seed),
+            optimizer=setup.optimizer,
+            schedule=setup.schedule(),
+            reporter=self.reporter(),
+            resume=(place / "run.json").exists() and not self.overwrite,
+            overwrite=self.overwrite,
+        )
+
+    def _measured(self, writer: TextWriter, setup: Setup, seed: int, records: list[dict[str, Any]]) -> Run:
+        """The history of a run, and what its weights say of held-out rows by their context."""
+        with at_rest(writer.model), setup.settings(self.settings).autocast(self.device):
+            contexts = bits_by_context(writer.model, self.data.held_out_batches(self.length), self.length)
+        final = next(record for record in reversed(records) if record["kind"] == "final")
+        memory = [record["peak_memory"] for record in records if record["kind"] == "train"]
+        costs = ("step", "tokens", "flops", "seconds")
+        return Run(
+            seed=seed,
+            parameters=parameters_of(writer.model),
+            **{cost: final[cost] for cost in costs},
+            bits_per_byte=final["figures"]["bits_per_byte"],
+            peak_memory=max(memory) if memory and self.device.type == "cuda" else None,
+            moments=tuple(
+                Moment(**{cost: each[cost] for cost in costs}, bits_per_byte=each["figures"]["bits_per_byte"])
+                for each in records
+                if each["kind"] == "evaluation" and each["figures"]["bits_per_byte"] is not None
+            ),
+            contexts=tuple(contexts),
+        )
+
+    def _rehearse(self, setup: Setup, longest: int) -> None:
+        """A step as training will take it; the longest model that is timed is only built."""
+        setup.schedule()
+        self._new_model(setup, longest)
+        model = self._new_model(setup, self.length)
+        setup.optimizer(model)
+        batch = self.data.random_rows(setup.batch_rows, self.length)
+        rehearse(model, with_expert_losses(model, LanguageLoss()), batch, setup.settings(self.settings))
+        del model
+        self._clear()
+
+    def _new_model(self, setup: Setup, length: int) -> TextModel:
+        torch.manual_seed(0)
+        choice, head = AttentionChoice.of(setup.attention), HeadChoice("language")
+        model = new_text_model(setup.family, setup.sizes, head, self.data.cutter, length, choice)
+        if model.longest is not None and length > model.longest:
+            raise QkvError(f"Rows of {length} tokens are longer than the {model.longest} that the model reads.")
+        return model
+
+    def _described(self, variant: Variant) -> dict[str, Any]:
+        """All that a finished run must agree with."""
+        settings = {name: value for name, value in asdict(self.settings).items() if name not in UNCOMPARED}
+        described = {
+            "setup": self.setup(variant).described(),
+            "settings": settings,
+            "length": self.length,
+            "data": self.data.fingerprint,
+            "tokenizer": self.data.tokenizer.fingerprint(),
+        }
+        plain: dict[str, Any] = json.loads(json.dumps(described))  # as it is on disk
+        return plain
+
+    def _clear(self) -> None:
+        """Room for the next model."""
+        gc.collect()
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+
+
+def must_agree(before: Any, now: dict[str, Any], place: Path) -> None:
+    """A run that was made otherwise is never shown as one of these."""
+    if before == now:
+        return
+    old, new = (_flat(each) if isinstance(each, dict) else {} for each in (before, now))
+    changed = [name for name in sorted(old.keys() | new.keys()) if old.get(name) != new.get(name)]
+    told = "; ".join(f"{name} was {old.get(name)}, now {new.get(name)}" for name in changed[:3])
+    raise QkvError(
+        f"{place} was made otherwise ({told}): name another folder (--out) or variant, or begin anew (--overwrite)."
+    )
+
+
+def write_into(folder: Path, name: str, value: Any) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_json(folder / name, value)
+    except OSError as error:
+        raise QkvError(f"The folder {folder} cannot be written ({error.strerror}): name another.") from error
+
+
+def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
+    return flat
+
+
+def _records(place: Path) -> list[dict[str, Any]]:
+    return RunFolder(place, save_model=no_model, resume=True).records() if (place / "run.json").exists() else []
