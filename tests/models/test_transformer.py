@@ -9,7 +9,7 @@ from qkv.models.transformer import SIZES, TransformerSizes, transformer
 from qkv.parts.attention.visibility import NotPadding, SameDocument, Tokens
 from qkv.parts.norm import LayerNorm
 from qkv.parts.position import positions_in_documents
-from qkv.parts.residual import Admin, PostNorm, PreNorm
+from qkv.parts.residual import Admin, DeepNorm, PostNorm, PreNorm, ReZero
 from tests.models.small import small_model
 
 
@@ -31,6 +31,8 @@ def test_parameters_are_those_of_the_closed_form(name: str) -> None:
     assert count_parameters("transformer-prenorm", sizes) == closed_form(sizes) + 2 * 2 * sizes.width
     steps = 2 * sizes.encoder_layers + 3 * sizes.decoder_layers
     assert count_parameters("transformer-admin", sizes) == closed_form(sizes) + steps * sizes.width
+    assert count_parameters("transformer-deepnorm", sizes) == closed_form(sizes)
+    assert count_parameters("transformer-rezero", sizes) == closed_form(sizes) - steps * 2 * sizes.width + steps
 
 
 def kinds(model: nn.Module, kind: type[nn.Module]) -> int:
@@ -39,13 +41,19 @@ def kinds(model: nn.Module, kind: type[nn.Module]) -> int:
 
 @pytest.mark.parametrize(
     ("family", "wiring", "norms"),
-    [("transformer", PostNorm, 10), ("transformer-prenorm", PreNorm, 12), ("transformer-admin", Admin, 10)],
+    [
+        ("transformer", PostNorm, 10),
+        ("transformer-prenorm", PreNorm, 12),
+        ("transformer-admin", Admin, 10),
+        ("transformer-rezero", ReZero, 0),
+        ("transformer-deepnorm", DeepNorm, 10),
+    ],
 )
 def test_each_family_has_its_wiring(family: str, wiring: type[nn.Module], norms: int) -> None:
     """Two layers each: 2·2 steps in the encoder, 2·3 in the decoder; pre-norm has a last norm on each stack."""
     model = small_model(family)
     assert kinds(model, wiring) == 10
-    assert kinds(model, PostNorm) + kinds(model, PreNorm) + kinds(model, Admin) == 10
+    assert sum(kinds(model, each) for each in (PostNorm, PreNorm, Admin, ReZero, DeepNorm)) == 10
     assert kinds(model, LayerNorm) == norms
 
 

@@ -1,17 +1,16 @@
-"""Residual wirings against their formulas, and Admin's profile on stacks whose variances are known."""
+"""Residual wirings against their formulas, forwards and backwards."""
+
+from functools import partial
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from qkv.errors import QkvError
 from qkv.parts.attention.visibility import Tokens
-from qkv.parts.block import Block
 from qkv.parts.context import Context
 from qkv.parts.feedforward import MLP
 from qkv.parts.norm import LayerNorm
-from qkv.parts.residual import Admin, Parallel, PathDropout, PostNorm, PreNorm, path_dropouts, profile_admin
-from qkv.parts.stack import Stack
+from qkv.parts.residual import Admin, DeepNorm, Parallel, PathDropout, PostNorm, PreNorm, ReZero, path_dropouts
 
 WIDTH = 6
 CTX = Context(tokens=Tokens(4))
@@ -57,6 +56,79 @@ def test_admin_weighs_the_stream() -> None:
     torch.testing.assert_close(step(x, CTX), n(x * step.omega + f(x)))
 
 
+def test_rezero_begins_as_the_identity() -> None:
+    f, x = mixer(), stream()
+    step = ReZero(f)
+    assert torch.equal(step(x, CTX), x)
+    step(x, CTX).square().sum().backward()  # and learns: α has a gradient where the mixer has none yet
+    assert step.alpha.grad is not None
+    torch.testing.assert_close(step.alpha.grad, (2 * x * f(x)).sum().reshape(1))
+    assert not any(parameter.grad.any() for parameter in f.parameters() if parameter.grad is not None)
+
+
+def test_rezero_adds_what_its_gate_lets_through() -> None:
+    f, x = mixer(), stream()
+    step = ReZero(f)
+    with torch.no_grad():
+        step.alpha.fill_(-0.7)
+    torch.testing.assert_close(step(x, CTX), x - 0.7 * f(x))
+
+
+def test_deep_norm_weighs_the_stream_by_its_alpha() -> None:
+    n, f, x = norm(), mixer(), stream()
+    torch.testing.assert_close(DeepNorm(n, f, alpha=1.7)(x, CTX), n(1.7 * x + f(x)))
+    torch.testing.assert_close(DeepNorm(n, f, alpha=1.0)(x, CTX), PostNorm(n, f)(x, CTX))
+
+
+def plain_norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    centred = x - x.mean(-1, keepdim=True)
+    return centred / (centred.square().mean(-1, keepdim=True) + 1e-5).sqrt() * weight + bias
+
+
+@pytest.mark.parametrize("wiring", ["post", "pre", "admin", "rezero", "deep"])
+def test_gradients_are_those_of_the_formula_in_plain_torch(wiring: str) -> None:
+    """Of the input and of every parameter, each of them away from where it starts."""
+    n, f = norm().double(), mixer().double()
+    x = stream().double().requires_grad_()
+    omega, alpha = torch.randn(WIDTH, dtype=torch.float64), torch.randn(1, dtype=torch.float64)
+    made = {
+        "post": PostNorm(n, f),
+        "pre": PreNorm(n, f),
+        "admin": Admin(n, f, width=WIDTH),
+        "rezero": ReZero(f),
+        "deep": DeepNorm(n, f, alpha=2.3),
+    }[wiring].double()
+    with torch.no_grad():
+        if isinstance(made, Admin):
+            made.omega.copy_(omega)
+        if isinstance(made, ReZero):
+            made.alpha.copy_(alpha)
+    kept = {name: value.detach().clone().requires_grad_() for name, value in made.named_parameters()}
+
+    def mixed(y: Tensor) -> Tensor:
+        inner = (y @ kept["mixer.inner.weight"].T + kept["mixer.inner.bias"]).clamp_min(0)
+        return inner @ kept["mixer.outer.weight"].T + kept["mixer.outer.bias"]
+
+    def normed(y: Tensor) -> Tensor:
+        return plain_norm(y, kept["norm.weight"], kept["norm.bias"])
+
+    expected = {
+        "post": lambda: normed(x + mixed(x)),
+        "pre": lambda: x + mixed(normed(x)),
+        "admin": lambda: normed(x * kept["omega"] + mixed(x)),
+        "rezero": lambda: x + kept["alpha"] * mixed(x),
+        "deep": lambda: normed(2.3 * x + mixed(x)),
+    }[wiring]()
+    y = made(x, CTX)
+    torch.testing.assert_close(y, expected)
+    direction = torch.randn_like(y)
+    mine = torch.autograd.grad(y, [x, *made.parameters()], direction)
+    right = torch.autograd.grad(expected, [x, *kept.values()], direction)
+    assert all(gradient.any() for gradient in mine)
+    for one, other in zip(mine, right, strict=True):
+        torch.testing.assert_close(one, other)
+
+
 class Same(nn.Module):
     """A norm that does nothing, so that a test can see what came before it."""
 
@@ -64,11 +136,26 @@ class Same(nn.Module):
         return x
 
 
-@pytest.mark.parametrize("wiring", [PostNorm, PreNorm, Parallel, Admin])
-def test_dropout_falls_on_the_answer_and_never_on_the_stream(wiring: type[nn.Module]) -> None:
-    extra = {"width": WIDTH} if wiring is Admin else {}
+def open_rezero(norm: nn.Module, mixer: nn.Module, dropout: float) -> ReZero:
+    step = ReZero(mixer, dropout)
+    nn.init.ones_(step.alpha)
+    return step
+
+
+WIRINGS = {
+    "post": PostNorm,
+    "pre": PreNorm,
+    "parallel": Parallel,
+    "admin": partial(Admin, width=WIDTH),
+    "deep": partial(DeepNorm, alpha=1.0),
+    "rezero": open_rezero,
+}
+
+
+@pytest.mark.parametrize("wiring", WIRINGS)
+def test_dropout_falls_on_the_answer_and_never_on_the_stream(wiring: str) -> None:
     f, x = mixer(), stream()
-    step = wiring(Same(), f, dropout=0.5, **extra)
+    step = WIRINGS[wiring](Same(), f, dropout=0.5)
     torch.testing.assert_close(step.eval()(x, CTX), x + f(x))
     added = step.train()(x, CTX) - x
     answer = f(x)
@@ -76,116 +163,6 @@ def test_dropout_falls_on_the_answer_and_never_on_the_stream(wiring: type[nn.Mod
     assert kept.any()
     assert not kept.all()
     torch.testing.assert_close(added[kept], 2 * answer[kept], atol=1e-5, rtol=1e-4)
-
-
-class Times(nn.Module):
-    """A mixer that answers `factor` times its input."""
-
-    def __init__(self, factor: float) -> None:
-        super().__init__()
-        self.factor = factor
-
-    def forward(self, x: Tensor, ctx: Context) -> Tensor:
-        return self.factor * x
-
-
-def admin_stack(*mixers: nn.Module) -> Stack:
-    return Stack(Block(step=Admin(LayerNorm(WIDTH), f, width=WIDTH)) for f in mixers)
-
-
-def omegas(stack: nn.Module) -> list[float]:
-    steps = [module for module in stack.modules() if isinstance(module, Admin)]
-    assert all((step.omega == step.omega[0]).all() for step in steps)
-    return [step.omega[0].item() for step in steps]
-
-
-def test_omega_is_the_root_of_the_variances_before_it() -> None:
-    """Layer norm hands a stream of variance 1 to every mixer, so Var[f_j] = factor². [liu2020 §4.2]"""
-    factors = (0.5, 2.0, 3.0, 1.0)
-    stack, x = admin_stack(*map(Times, factors)), LayerNorm(WIDTH)(torch.randn(50, 4, WIDTH))
-    profile_admin(stack, lambda: stack(x, CTX))
-    variances = [factor**2 for factor in factors]
-    expected = [1.0] + [sum(variances[:i]) ** 0.5 for i in (1, 2, 3)]
-    assert omegas(stack) == pytest.approx(expected, rel=5e-3)
-
-
-def test_omega_is_set_from_the_real_mixers_outputs_with_every_omega_one() -> None:
-    stack, x = admin_stack(*(mixer() for _ in range(4))), torch.randn(3, 4, WIDTH)
-    variances, y = [], x
-    with torch.no_grad():
-        for block in stack.blocks:
-            answer = block.step.mixer(y)
-            variances.append(answer.var().item())
-            y = block.step.norm(y + answer)
-    for _ in range(2):  # a second profile starts from ω = 1 again and comes to the same
-        profile_admin(stack, lambda: stack(x, CTX))
-        assert omegas(stack) == pytest.approx([1.0] + [sum(variances[:i]) ** 0.5 for i in (1, 2, 3)], rel=1e-5)
-
-
-def test_a_profiled_deep_stack_gives_every_mixer_its_even_share_of_the_output() -> None:
-    """Unprofiled, post-norm halves what came before at every step, and the last mixer makes up half of the output.
-    Profiled, the i-th of n mixers of equal variance makes up 1/n of it: Σ before + own. [liu2020 §4.1]"""
-    depth = 16
-
-    def share_of_the_last(stack: Stack) -> float:
-        x = LayerNorm(WIDTH)(torch.randn(400, 4, WIDTH, generator=torch.Generator().manual_seed(1)))
-        parts: list[Tensor] = []
-        last = stack.blocks[-1].step
-        last.norm.register_forward_pre_hook(lambda _, given: parts.append(given[0]))
-        last.mixer.register_forward_hook(lambda _, given, answer: parts.append(answer))
-        stack(x, CTX)
-        answer, total = parts
-        return (answer.var() / total.var()).item()
-
-    class Noise(nn.Module):
-        """A mixer of variance 1 whose answers have nothing to do with its input."""
-
-        def forward(self, x: Tensor, ctx: Context) -> Tensor:
-            return torch.randn_like(x)
-
-    stack = admin_stack(*(Noise() for _ in range(depth)))
-    x = LayerNorm(WIDTH)(torch.randn(400, 4, WIDTH))
-    assert share_of_the_last(stack) == pytest.approx(1 / 2, rel=0.1)
-    profile_admin(stack, lambda: stack(x, CTX))
-    assert omegas(stack)[1:] == pytest.approx([i**0.5 for i in range(1, depth)], rel=0.02)
-    assert share_of_the_last(stack) == pytest.approx(1 / depth, rel=0.1)
-
-
-def test_profiling_leaves_no_hook_behind() -> None:
-    stack = admin_stack(mixer(), mixer())
-    profile_admin(stack, lambda: stack(stream(), CTX))
-    assert not any(module._forward_hooks for module in stack.modules())
-
-    def fail() -> None:
-        raise RuntimeError("no batch")
-
-    with pytest.raises(RuntimeError, match="no batch"):
-        profile_admin(stack, fail)
-    assert not any(module._forward_hooks for module in stack.modules())
-
-
-def test_a_pass_that_leaves_steps_out_is_an_error() -> None:
-    stack = admin_stack(mixer(), mixer())
-    with pytest.raises(QkvError, match="every step"):
-        profile_admin(stack, lambda: stack.blocks[0](stream(), CTX))
-
-
-def test_each_stack_of_a_model_is_profiled_on_its_own() -> None:
-    """The decoder's sums start at the decoder, though the encoder runs in the same pass."""
-    encoder, decoder = admin_stack(Times(5.0), Times(5.0)), admin_stack(Times(2.0), Times(1.0))
-    x = LayerNorm(WIDTH)(torch.randn(50, 4, WIDTH))
-    profile_admin(decoder, lambda: decoder(encoder(x, CTX), CTX))
-    assert omegas(encoder) == [1.0, 1.0]
-    assert omegas(decoder) == pytest.approx([1.0, 2.0], rel=5e-3)
-
-
-def test_a_profile_follows_the_order_of_the_pass_not_of_registration() -> None:
-    first, second = (Admin(LayerNorm(WIDTH), Times(factor), width=WIDTH) for factor in (3.0, 0.5))
-    holder = nn.ModuleList([second, first])  # registered the other way round
-    x = LayerNorm(WIDTH)(torch.randn(50, 4, WIDTH))
-    profile_admin(holder, lambda: second(first(x, CTX), CTX))
-    assert (first.omega == 1).all()
-    assert second.omega[0].item() == pytest.approx(3.0, rel=5e-3)
 
 
 def test_a_path_is_left_out_whole_rows_at_a_time() -> None:

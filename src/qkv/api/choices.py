@@ -20,6 +20,8 @@ DESK_SIZES: dict[str, dict[str, Any]] = {
     "transformer": _SMALL_TRANSFORMER,
     "transformer-prenorm": _SMALL_TRANSFORMER,
     "transformer-admin": _SMALL_TRANSFORMER,
+    "transformer-rezero": _SMALL_TRANSFORMER,
+    "transformer-deepnorm": _SMALL_TRANSFORMER,
     "marian": {
         "width": 256, "encoder_hidden": 1024, "decoder_hidden": 1024, "encoder_heads": 4, "decoder_heads": 4,
         "encoder_layers": 3, "decoder_layers": 3, "dropout": 0.1,

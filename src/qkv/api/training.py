@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from qkv.api.attention import Attention, with_attention
 from qkv.api.choices import DataSettings, NewTokenizer, Sizes, choose_sizes, make_tokenizers
 from qkv.api.pairs import Pair, fingerprint, hold_out
 from qkv.api.runs import MakeOptimizer, check_folder, no_model, parameters_of, run_training, typical_batch, validation
@@ -27,10 +28,10 @@ from qkv.generate.text import (
     load_tokenizers,
     readers_of,
 )
-from qkv.models.catalogue import build, find_family
+from qkv.models.attention_choice import AttentionChoice
+from qkv.models.catalogue import attention_of, build, find_family
 from qkv.models.sequence_to_sequence import SequenceToSequence
-from qkv.parts.residual import Admin, profile_admin
-from qkv.parts.stack import Stack
+from qkv.parts.admin import profile_stacks
 from qkv.train.flops import flops_per_target_token
 from qkv.train.objectives.loss import Objective
 from qkv.train.objectives.sequence_to_sequence import SequenceToSequenceLoss
@@ -61,6 +62,7 @@ def train_text_to_text(
     target_tokenizer: NewTokenizer | TextTokenizer | None = None,
     family: str = FAMILY,
     sizes: Sizes = SIZES,
+    attention: Attention = None,
     data: DataSettings = DataSettings(),  # noqa: B008 (frozen)
     settings: TrainSettings = SETTINGS,
     objective: Objective = SequenceToSequenceLoss(),  # noqa: B008 (frozen)
@@ -82,13 +84,14 @@ def train_text_to_text(
     typical batch, for each predicted token.
 
     With `model` a loaded one, such as T5 or Marian, is trained further with its own tokenizers; what `freeze` and
-    `add_lora` of `qkv.train.adapt` did to it stands, and low-rank updates are folded in at the end.
+    `add_lora` of `qkv.train.adapt` did to it stands, and low-rank updates are folded in at the end. With an `attention`
+    that one stands in place of the model's own.
 
     With `resume` a run that was stopped goes on with the tokenizers it has; with `overwrite` it is begun anew. What
     came of a run stays in its folder: `read_result`.
     """
     say = (reporter or Reporter()).say
-    folder = Path(folder)
+    folder, choice = Path(folder), AttentionChoice.of(attention)
     check_family(family)
     check_kept(
         model,
@@ -122,7 +125,9 @@ def train_text_to_text(
 
     torch.manual_seed(settings.seed)
     if model is None:
-        model = _new(family, chosen_sizes, tokenizers, initialise, typical)
+        model = _new(family, chosen_sizes, tokenizers, initialise, typical, choice)
+    elif choice is not None:
+        model = with_attention(model, choice, say)
     network = model.model
     flops_per_token = flops(network, typical)
     network.to(settings.torch_device())
@@ -142,6 +147,7 @@ def train_text_to_text(
         about={
             "family": network.family,
             "sizes": asdict(chosen_sizes),
+            **({} if (own := attention_of(network)) is None else {"attention": str(own)}),
             "tokenizers": [each.fingerprint() for each in tokenizers],
             "data": {**describe(data), "batching": repr(data.batching)},
         },
@@ -191,12 +197,13 @@ def _new(
     tokenizers: Sides,
     initialise: Callable[[SequenceToSequence], None] | None,
     typical: PairBatch,
+    attention: AttentionChoice | None,
 ) -> TextToText:
     """A new model, as the family starts it or as `initialise` does."""
-    network = build(family, sizes)
+    network = build(family, sizes, attention=attention)
     if initialise is not None:
         initialise(network)
-    _profile_stacks(network, typical)
+    profile_stacks(network, lambda: network(typical.source, typical.source_lengths, typical.target[:, :-1]))
     return TextToText(network, *tokenizers)
 
 
@@ -231,10 +238,3 @@ def _cut(
 ) -> Pairs:
     """The same texts in other pieces. [provilkov2020 §3.1]"""
     return Pairs.from_texts(sources, targets, *tokenizers, subword_dropout=dropout, max_length=longest)
-
-
-def _profile_stacks(model: SequenceToSequence, batch: PairBatch) -> None:
-    """Admin's residuals are balanced once before training, each stack for itself. [liu2020 §4.3]"""
-    for stack in model.modules():
-        if isinstance(stack, Stack) and any(isinstance(step, Admin) for step in stack.modules()):
-            profile_admin(stack, lambda: model(batch.source, batch.source_lengths, batch.target[:, :-1]))

@@ -77,6 +77,20 @@ _FAMILIES = [
         transformer.admin_transformer,
         transformer.SIZES,
     ),
+    Family(
+        "transformer-rezero",
+        "the same without norms, beginning as the identity",
+        transformer.TransformerSizes,
+        transformer.rezero_transformer,
+        transformer.SIZES,
+    ),
+    Family(
+        "transformer-deepnorm",
+        "the same with the stream weighed by depth, for very deep stacks",
+        transformer.TransformerSizes,
+        transformer.deepnorm_transformer,
+        transformer.SIZES,
+    ),
     Family("marian", "the Transformer as published for translation", marian.MarianSizes, marian.marian, marian.SIZES),
     Family("t5", "an encoder and a decoder with bucketed distances for positions", t5.T5Sizes, t5.t5, t5.SIZES),
     Family(

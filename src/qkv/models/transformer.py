@@ -12,12 +12,13 @@ from qkv.models.sequence_to_sequence import EncoderDecoder
 from qkv.parts.attention.attention import Attention, CrossAttention
 from qkv.parts.attention.visibility import Causal
 from qkv.parts.block import Block
+from qkv.parts.deepnorm import constants_of_decoder, constants_of_encoder, start_deepnorm
 from qkv.parts.embed import Embed, TokenEmbedding
 from qkv.parts.feedforward import MLP
 from qkv.parts.heads import TiedHead
 from qkv.parts.norm import LayerNorm
 from qkv.parts.position import Sinusoidal
-from qkv.parts.residual import Admin, PostNorm, PreNorm
+from qkv.parts.residual import Admin, DeepNorm, PostNorm, PreNorm, ReZero
 from qkv.parts.stack import Stack
 
 
@@ -47,20 +48,25 @@ SIZES = {
 
 
 class Wiring(Protocol):
-    """How a mixer joins the stream: PostNorm, PreNorm, or Admin with its width."""
+    """How a mixer joins the stream: PostNorm, PreNorm, Admin with its width, DeepNorm with its α."""
 
     def __call__(self, norm: nn.Module, mixer: nn.Module, dropout: float) -> nn.Module: ...
 
 
 def transformer(
-    sizes: TransformerSizes, wiring: Wiring = PostNorm, final_norm: type[nn.Module] | None = None
+    sizes: TransformerSizes,
+    wiring: Wiring = PostNorm,
+    final_norm: type[nn.Module] | None = None,
+    decoder_wiring: Wiring | None = None,
 ) -> EncoderDecoder:
-    """The 2017 Transformer; another wiring of its residuals gives its descendants."""
+    """The 2017 Transformer; another wiring of its residuals, one for both stacks or two, gives its descendants."""
     width, heads = sizes.width, sizes.heads
     norm = partial(LayerNorm, width)
 
-    def step(mixer: nn.Module) -> nn.Module:
-        return wiring(norm(), mixer, sizes.dropout)
+    def step(mixer: nn.Module, wired: Wiring = wiring) -> nn.Module:
+        return wired(norm(), mixer, sizes.dropout)
+
+    in_decoder = partial(step, wired=decoder_wiring or wiring)
 
     def feed_forward() -> nn.Module:
         return MLP(width, sizes.hidden, dropout=sizes.hidden_dropout)
@@ -73,9 +79,9 @@ def transformer(
 
     def decoder_block() -> Block:
         return Block(
-            attention=step(Attention(width, heads, visibility=Causal(), dropout=sizes.attention_dropout)),
-            cross=step(CrossAttention(width, heads, dropout=sizes.attention_dropout)),
-            feed_forward=step(feed_forward()),
+            attention=in_decoder(Attention(width, heads, visibility=Causal(), dropout=sizes.attention_dropout)),
+            cross=in_decoder(CrossAttention(width, heads, dropout=sizes.attention_dropout)),
+            feed_forward=in_decoder(feed_forward()),
         )
 
     target = TokenEmbedding(sizes.vocabulary, width, scale=width**0.5)
@@ -100,3 +106,24 @@ def prenorm_transformer(sizes: TransformerSizes) -> EncoderDecoder:
 def admin_transformer(sizes: TransformerSizes) -> EncoderDecoder:
     """The same with Admin's balanced residuals, which `profile_admin` sets from a batch. [liu2020 §4.3]"""
     return transformer(sizes, partial(Admin, width=sizes.width))
+
+
+def rezero_transformer(sizes: TransformerSizes) -> EncoderDecoder:
+    """The same without norms, every mixer gated by a number that starts at 0. [bachlechner2020]"""
+
+    def without_norm(norm: nn.Module, mixer: nn.Module, dropout: float) -> nn.Module:
+        return ReZero(mixer, dropout)
+
+    return transformer(sizes, without_norm)
+
+
+def deepnorm_transformer(sizes: TransformerSizes) -> EncoderDecoder:
+    """The same with DeepNorm's weights on the stream and its smaller start. [wang2022 fig.2]"""
+    encoder = constants_of_encoder(sizes.encoder_layers, sizes.decoder_layers)
+    decoder = constants_of_decoder(sizes.decoder_layers)
+    model = transformer(
+        sizes, partial(DeepNorm, alpha=encoder.alpha), decoder_wiring=partial(DeepNorm, alpha=decoder.alpha)
+    )
+    start_deepnorm(model.encoder, encoder.beta)
+    start_deepnorm(model.decoder, decoder.beta)
+    return model

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor, nn
 
-from qkv.errors import QkvError
 from qkv.parts.context import Context
 
 
@@ -95,30 +92,30 @@ class Admin(nn.Module):
         return self.norm(x * self.omega + self.dropout(self.mixer(x, ctx)), ctx)
 
 
-def profile_admin(stack: nn.Module, forward: Callable[[], object]) -> None:
-    """Set every ω of a stack: ω_i = √(Σ_{j<i} Var[f_j]), from the mixers' variances in one forward pass. [liu2020 §4.3]
+class ReZero(nn.Module):
+    """x + α·dropout(mixer(x)) with α = 0 at first: a stack of any depth begins as the identity. [bachlechner2020 §3]
 
-    `forward` runs the stack once on real input while every ω is 1.
+    No norm anywhere. DIFFERS [bachlechner2020]: each mixer has an α of its own, where the paper's layers share one.
     """
-    steps = {module.mixer: module for module in stack.modules() if isinstance(module, Admin)}
-    variances: dict[nn.Module, float] = {}  # by mixer, in the order of the pass
 
-    def remember(mixer: nn.Module, inputs: object, output: Tensor) -> None:
-        variances[mixer] = output.float().var().item()
+    def __init__(self, mixer: nn.Module, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.mixer, self.dropout = mixer, nn.Dropout(dropout)
+        self.alpha = nn.Parameter(torch.zeros(1))
 
-    hooks = [mixer.register_forward_hook(remember) for mixer in steps]
-    with torch.no_grad():
-        for step in steps.values():
-            step.omega.fill_(1.0)
-        try:
-            forward()
-        finally:
-            for hook in hooks:
-                hook.remove()
-        if variances.keys() != steps.keys():
-            raise QkvError("A profile needs a pass through every step: the given forward left some of them out.")
-        before = 0.0
-        for mixer, variance in variances.items():
-            if before:  # the first ω stays 1: nothing lies before it
-                steps[mixer].omega.fill_(before**0.5)
-            before += variance
+    def forward(self, x: Tensor, ctx: Context) -> Tensor:
+        return x + self.alpha * self.dropout(self.mixer(x, ctx))
+
+
+class DeepNorm(nn.Module):
+    """norm(α·x + dropout(mixer(x))): post-norm whose stream outweighs its mixers, by depth. [wang2022 fig.2]"""
+
+    def __init__(self, norm: nn.Module, mixer: nn.Module, dropout: float = 0.0, *, alpha: float) -> None:
+        super().__init__()
+        self.mixer, self.norm, self.dropout, self.alpha = mixer, norm, nn.Dropout(dropout), alpha
+
+    def forward(self, x: Tensor, ctx: Context) -> Tensor:
+        return self.norm(self.alpha * x + self.dropout(self.mixer(x, ctx)), ctx)
+
+    def extra_repr(self) -> str:
+        return f"alpha {self.alpha:.4g}"

@@ -12,8 +12,10 @@ from torch import nn
 
 from qkv.errors import QkvError
 from qkv.files import copy_into
+from qkv.parts.attention.kernels.random_features import redraw_directions
 from qkv.train.adjust import Adjust
 from qkv.train.average import MovingAverage
+from qkv.train.by_layer import LayerWatch
 from qkv.train.compiling import compiled_blocks
 from qkv.train.evaluation import Evaluate, finite_or_none
 from qkv.train.final_weights import load_final_weights
@@ -77,6 +79,7 @@ class _Loop:
     ) -> None:
         if settings.flops is not None and flops_per_token == 0:
             raise QkvError("A budget of FLOPs needs a training that counts them: give steps or minutes here.")
+        self.watch = LayerWatch(model) if settings.gradient_norms else None
         self.device = settings.torch_device()
         self.model = model.to(self.device)
         self.settings, self.run, self.optimizer = settings, run, optimizer
@@ -159,10 +162,15 @@ class _Loop:
     def _step(self) -> None:
         progress = self._progress()
         rate = self.stepper.set_rate(self.schedule(self.state.step + 1, progress))
+        redraw_directions(self.model, self.state.step)
         if self.adjust is not None:
             self.adjust(self.model, self.state.step + 1, progress)
-        update = self.stepper.update(self.batches)
+        shown = self.state.step == 0 or (self.state.step + 1) % self.settings.log_every == 0
+        watch = self.watch if shown else None
+        update = self.stepper.update(self.batches, watch)
         self.state.step += 1
+        if watch is not None:
+            self.run.record({"kind": "layers", "step": self.state.step, **watch.record()})
         self.state.tokens += update.count
         self.state.flops += update.flops
         if self.moving is not None:

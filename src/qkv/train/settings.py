@@ -9,7 +9,7 @@ import torch
 from qkv.errors import QkvError
 
 # What may differ when a run is resumed: how long it goes on and how much it keeps, never what a step computes.
-CHANGEABLE_ON_RESUME = frozenset({"steps", "minutes", "flops", "patience", "keep"})
+CHANGEABLE_ON_RESUME = frozenset({"steps", "minutes", "flops", "patience", "keep", "gradient_norms"})
 
 # Figures that would keep the worst weights if watched the other way.
 HIGHER_IS_BETTER = frozenset(
@@ -53,6 +53,7 @@ class TrainSettings:
     seed: int = 0
 
     log_every: int = 50  # steps between records; between them the loop never waits for the device
+    gradient_norms: bool = False  # at each record, norms of gradients and updates of every layer too; waits for them
     evaluate_every: int | None = None  # None: only at the end
     evaluations: int | None = None  # so many instead, at equal shares of the budget: alike for fast and slow models
     save_every: int | None = None  # None: only at the end, at a new best and when interrupted

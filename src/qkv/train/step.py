@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
+from qkv.train.by_layer import LayerWatch
 from qkv.train.objectives.loss import Batch, Objective
 from qkv.train.prefetch import Prefetch
 from qkv.train.settings import TrainSettings
@@ -52,7 +53,7 @@ class Stepper:
         rate: float = self.optimizer.param_groups[0]["lr"]
         return rate
 
-    def update(self, batches: Prefetch) -> Update:
+    def update(self, batches: Prefetch, watch: LayerWatch | None = None) -> Update:
         totals: list[Tensor] = []
         counts: list[int] = []
         flops = 0.0
@@ -73,9 +74,13 @@ class Stepper:
             torch._foreach_mul_(gradients, max(1, counts[0]) / max(1, sum(counts)))
         total = torch.stack(totals).sum()
         norm = get_total_norm(gradients)
+        if watch is not None:
+            watch.gradients()
         if self.settings.clip is not None:
             clip_grads_with_norm_(self.parameters, self.settings.clip, norm)
         self._apply(torch.isfinite(norm) & torch.isfinite(total))
+        if watch is not None:
+            watch.updates()
         self.optimizer.zero_grad(set_to_none=True)
         return Update(total, sum(counts), torch.where(torch.isfinite(total), norm, torch.nan), flops)
 
