@@ -1,6 +1,6 @@
 """Averages of weights: over the last checkpoints of a run, and moving along while it trains."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -9,13 +9,14 @@ from torch import Tensor, nn
 
 from qkv.errors import QkvError
 from qkv.files import copy_into, read_tensors
+from qkv.parts.attention.kernels.random_features import drawn_names
 from qkv.weights.save import tensors_of
 
 
-def average_checkpoints(checkpoints: Sequence[Path]) -> dict[str, Tensor]:
+def average_checkpoints(checkpoints: Sequence[Path], drawn: Collection[str] = ()) -> dict[str, Tensor]:
     """The mean of the weights of several checkpoints [vaswani2017 §6.1], summed in float64.
 
-    What is not a floating number (a counter in a buffer) is taken from the last.
+    What is not a floating number (a counter in a buffer) is taken from the last, and so are tensors that were `drawn`.
     """
     if not checkpoints:
         raise QkvError("There is no checkpoint to average.")
@@ -31,7 +32,9 @@ def average_checkpoints(checkpoints: Sequence[Path]) -> dict[str, Tensor]:
         for name, tensor in newest.items():
             sums[name] += tensor
     return {
-        name: (sums[name] / len(checkpoints)).to(tensor.dtype) if tensor.is_floating_point() else tensor
+        name: (sums[name] / len(checkpoints)).to(tensor.dtype)
+        if tensor.is_floating_point() and name not in drawn
+        else tensor
         for name, tensor in newest.items()
     }
 
@@ -43,13 +46,16 @@ class MovingAverage:
         self.decay = decay
         self._current = tensors_of(model)  # the model's own memory: what an optimizer writes shows here
         self.tensors = {name: tensor.clone() for name, tensor in self._current.items()}
-        self._floating = [name for name, tensor in self.tensors.items() if tensor.is_floating_point()]
+        drawn = drawn_names(model)
+        self._floating = [
+            name for name, tensor in self.tensors.items() if tensor.is_floating_point() and name not in drawn
+        ]
         self._others = self.tensors.keys() - set(self._floating)
 
     def update(self) -> None:
         averages = [self.tensors[name] for name in self._floating]
         torch._foreach_lerp_(averages, [self._current[name] for name in self._floating], 1 - self.decay)
-        for name in self._others:  # a counter has no average
+        for name in self._others:  # a counter has no average, nor have two draws
             self.tensors[name].copy_(self._current[name])
 
     @contextmanager

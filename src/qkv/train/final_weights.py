@@ -6,6 +6,7 @@ from torch import nn
 
 from qkv.errors import QkvError
 from qkv.files import copy_into
+from qkv.parts.attention.kernels.random_features import drawn_names
 from qkv.train.average import MovingAverage, average_checkpoints
 from qkv.train.checkpoint import Checkpoints
 from qkv.train.settings import TrainSettings
@@ -25,7 +26,7 @@ def load_final_weights(
     own = tensors_of(model)
     if settings.average > 0:
         paths = [checkpoints.path(step) for step in checkpoints.steps()[-settings.average :]]
-        copy_into(own, average_checkpoints(paths), "The average")
+        copy_into(own, average_checkpoints(paths, drawn_names(model)), "The average")
         return f"mean of the last {len(paths)} checkpoints"
     kind = "moving average" if moving is not None else "weights"
     if state.best_step is not None and state.best_step != state.step:
