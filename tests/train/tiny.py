@@ -32,6 +32,10 @@ class TinyBatch:
     target_lengths: Tensor
     target_tokens: int
 
+    @property
+    def padding(self) -> Tensor:
+        return self.source_lengths
+
     def to(self, device: torch.device) -> "TinyBatch":
         names = ("source", "source_lengths", "target", "target_lengths")
         return replace(self, **{name: getattr(self, name).to(device, non_blocking=True) for name in names})

@@ -26,16 +26,24 @@ class PairBatch(TensorBatch):
     target: Tensor  # [b t] long: <s> y1 ... yn </s>, right-padded
     target_lengths: Tensor  # [b], <s> and </s> included
     predicted: int | None = field(default=None, repr=False)
+    padded: bool | None = field(default=None, repr=False)  # whether a source is shorter than its row
 
     def __post_init__(self) -> None:
         if self.predicted is None:
             object.__setattr__(self, "predicted", int((self.target_lengths - 1).sum()))
+        if self.padded is None:
+            object.__setattr__(self, "padded", bool((self.source_lengths < self.source.shape[1]).any()))
 
     @property
     def target_tokens(self) -> int:
         """How many tokens are predicted: all but each row's `<s>`. Counted once: asking never waits for a GPU."""
         assert self.predicted is not None
         return self.predicted
+
+    @property
+    def padding(self) -> Tensor | None:
+        """The lengths of the sources where some are padded. Where none is, attention needs no mask and is faster."""
+        return self.source_lengths if self.padded else None
 
 
 @dataclass(frozen=True)
@@ -113,4 +121,5 @@ class Pairs:
             target=torch.from_numpy(target),
             target_lengths=torch.from_numpy(target_lengths),
             predicted=int(target_lengths.sum()) - len(target_lengths),
+            padded=bool((source_lengths < source.shape[1]).any()),
         )

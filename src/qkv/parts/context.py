@@ -20,19 +20,28 @@ class Ledger:
 
     def __init__(self, model: nn.Module, keep: Iterable[str]) -> None:
         self.keep = frozenset(keep)
-        self.entries: dict[str, list[Tensor]] = {}
-        self.order: list[tuple[str, int]] = []  # of all that was written: the entry, and its place there
-        self._names = {id(module): name for name, module in model.named_modules()}
+        self.written: list[tuple[nn.Module, str, Tensor]] = []  # by whom, of which kind, what; in order
+        self._model = model
 
     def wants(self, kind: str) -> bool:
         return kind in self.keep
 
     def write(self, module: nn.Module, kind: str, value: Tensor) -> None:
         if kind in self.keep:
-            name = f"{self._names[id(module)]}/{kind}"
-            written = self.entries.setdefault(name, [])
-            self.order.append((name, len(written)))
-            written.append(value)
+            self.written.append((module, kind, value))
+
+    def empty_page(self) -> Ledger:
+        """A ledger that wants the same, and in which nothing is written."""
+        return Ledger(self._model, self.keep)
+
+    @property
+    def entries(self) -> dict[str, list[Tensor]]:
+        """All that was written, by the names of the module and of the kind: `stack.blocks.0.attention.mixer/weights`"""
+        names = {module: name for name, module in self._model.named_modules()}
+        found: dict[str, list[Tensor]] = {}
+        for module, kind, value in self.written:
+            found.setdefault(f"{names[module]}/{kind}", []).append(value)
+        return found
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from qkv.errors import QkvError, nearest_or_all
 from qkv.parts.attention.visibility import Tokens
-from qkv.parts.precision import widened
+from qkv.parts.precision import narrowed, widened
 
 Arrange = Callable[[Tensor, Tensor], Tensor]
 
@@ -211,7 +211,9 @@ class Rotary(nn.Module):
 class RelativeBuckets(nn.Module):
     """A learned bias for each bucket of distances and each head. [raffel2020 §2.1]
 
-    Half of the buckets are one distance each, the other half widen logarithmically up to `farthest`.
+    Half of the buckets are one distance each, the other half widen logarithmically up to `farthest`. Under autocast
+    the bias is as narrow as the queries, which lets kernels be fast: each number is rounded for itself, and distances
+    that differ by a step of a narrow number do not exist, as they do where a bias grows with the distance.
     """
 
     def __init__(self, heads: int, buckets: int = 32, farthest: int = 128, *, looks_ahead: bool) -> None:
@@ -233,8 +235,21 @@ class RelativeBuckets(nn.Module):
 
     def forward(self, query: Tokens, key: Tokens) -> Tensor:
         """[1 h q k]"""
-        distance = _distances(query, key, self.weight.device)  # [q k]
-        return F.embedding(self.bucket(distance), self.weight).permute(2, 0, 1)[None]
+        least = key.start - (query.start + query.size - 1)
+        distances = torch.arange(least, least + query.size + key.size, device=self.weight.device)  # [q+k], one too many
+        values = F.embedding(self.bucket(distances), self.weight).T  # [h q+k]
+        return narrowed(_along_rows(values, query.size)).contiguous()[None]
+
+
+def _along_rows(values: Tensor, queries: int) -> Tensor:
+    """The value of each distance, where it belongs: a row for each query, one distance less from row to row.
+
+    Rows that are one shorter than what is written into them begin one later each time. Looking all up would be simpler,
+    but the gradient of so many lookups of so few numbers is slow on a GPU. [h q+k] → [h q k]
+    """
+    less = values.shape[1] - 1
+    rows = values[:, None].expand(-1, queries, -1).flatten(1)  # [h q·(q+k)]
+    return rows[:, : queries * less].unflatten(1, (queries, less))[:, :, queries - 1 :]
 
 
 class ALiBi(nn.Module):

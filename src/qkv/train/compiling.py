@@ -1,12 +1,16 @@
 """Compiling a model block by block while it trains."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from qkv.parts.block import Block
+from qkv.parts.context import Context
+
+MAKES = 64  # of blocks that differ in their parts, or in what the pass knows (no padding, evaluation): compiled each
 
 
 @contextmanager
@@ -16,11 +20,28 @@ def compiled_blocks(model: nn.Module) -> Iterator[None]:
     Blocks of one make share their code, so a deep stack compiles as quickly as one block. Outside, the model is as it
     was: decoding with a cache, whose shapes grow, stays uncompiled.
     """
-    blocks: list[nn.Module] = [module for module in model.modules() if isinstance(module, Block)] or [model]
+    blocks: list[nn.Module] = [module for module in model.modules() if isinstance(module, Block)]
     for block in blocks:
-        block.forward = torch.compile(block.forward, dynamic=True)
+        block.forward = _with_own_page(torch.compile(block.forward, dynamic=True))
+    if not blocks:
+        model.forward = torch.compile(model.forward, dynamic=True)  # type: ignore[method-assign]
     try:
-        yield
+        with torch._dynamo.config.patch(recompile_limit=MAKES):  # beyond which torch leaves blocks uncompiled
+            yield
     finally:
-        for block in blocks:
-            del block.forward
+        for module in blocks or [model]:
+            del module.forward
+
+
+def _with_own_page(compiled: Callable[[Tensor, Context], Tensor]) -> Callable[[Tensor, Context], Tensor]:
+    """The block, which finds a ledger empty whatever other blocks wrote: else each would need code of its own."""
+
+    def forward(x: Tensor, ctx: Context) -> Tensor:
+        if ctx.ledger is None:
+            return compiled(x, ctx)
+        page = ctx.ledger.empty_page()
+        x = compiled(x, replace(ctx, ledger=page))
+        ctx.ledger.written.extend(page.written)
+        return x
+
+    return forward

@@ -39,7 +39,7 @@ def switch():
 
 class SomePairs:
     source = torch.randint(0, 23, (3, 9))
-    source_lengths = torch.tensor([9, 4, 6])
+    source_lengths = padding = torch.tensor([9, 4, 6])
     target = torch.randint(0, 23, (3, 8))
     target_lengths = torch.tensor([8, 3, 5])
     target_tokens = 13

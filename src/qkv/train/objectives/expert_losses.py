@@ -79,7 +79,7 @@ class WithExpertLosses:
 
 def _of_layers(ledger: Ledger, kind: str) -> Tensor:
     """What all layers of experts wrote of a kind. [layers …]"""
-    written = [value for name, values in ledger.entries.items() if name.endswith(f"/{kind}") for value in values]
+    written = [value for _, name, value in ledger.written if name == kind]
     if not written:
         raise QkvError(NO_EXPERTS)
     return torch.stack(written)

@@ -19,7 +19,7 @@ class Pairs(Protocol):
     """What this objective reads of a batch (`qkv.data.pairs.PairBatch`)."""
 
     source: Tensor  # [b s]
-    source_lengths: Tensor  # [b]
+    padding: Tensor | None  # [b] lengths of the sources; None: all fill their rows
     target: Tensor  # [b t+1] <s> y1 ... yn </s>
     target_lengths: Tensor  # [b] with <s> and </s>
     target_tokens: int
@@ -40,7 +40,7 @@ class SequenceToSequenceLoss:
     def measure(self, model: Any, batch: Pairs, ledger: Ledger | None = None) -> dict[str, Loss]:
         """The smoothed loss, and the plain negative log-likelihood that perplexity is made of (without gradient)."""
         if ledger is None:
-            logits = model(batch.source, batch.source_lengths, batch.target[:, :-1])  # [b t v]
+            logits = model(batch.source, batch.padding, batch.target[:, :-1])  # [b t v]
         else:
             logits = self.predictions(model, batch, ledger).logits
         wanted, real = predicted(batch.target, batch.target_lengths)
@@ -48,7 +48,7 @@ class SequenceToSequenceLoss:
         return {"loss": Loss(loss, batch.target_tokens), "nll": Loss(likelihood, batch.target_tokens)}
 
     def predictions(self, model: SequenceToSequence, batch: Pairs, ledger: Ledger | None = None) -> Predictions:
-        memory = model.encode(batch.source, batch.source_lengths, ledger)
+        memory = model.encode(batch.source, batch.padding, ledger)
         logits = model.decode(batch.target[:, :-1], memory, ledger=ledger)  # [b t v]
         wanted, real = predicted(batch.target, batch.target_lengths)
         return Predictions(logits, wanted, real, batch.target_tokens)

@@ -40,8 +40,7 @@ class Trace:
     @property
     def weights(self) -> list[Tensor]:
         """[b h q k] of each attention. Blocks that run several times have written several times."""
-        written = [place for place in self.ledger.order if place[0].endswith(f"/{WEIGHTS}")]
-        return [self.ledger.entries[name][number] for name, number in written]
+        return [value for _, kind, value in self.ledger.written if kind == WEIGHTS]
 
     def state(self, layer: int) -> State:
         if not 0 <= layer < len(self.states):

@@ -14,9 +14,10 @@ from qkv.parts.attention.kernels.refusals import refuse_recording
 from qkv.parts.attention.visibility import Mask
 from qkv.parts.precision import without_autocast
 
-# cuDNN is the fastest on long rows, but plans anew for every new shape, and short rows come in many shapes.
+# cuDNN is the fastest on long rows, but plans anew for every new shape, and short rows come in many shapes; nor has it
+# a gradient for a bias.
 LONG = 512
-FOR_SHORT_ROWS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+WITHOUT_CUDNN = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 
 
 def fused(
@@ -49,9 +50,8 @@ def fused(
         table = bias
     else:
         assert mask is not None
-        table = mask.without_empty_rows  # as in `exact`, the output of empty rows is made zero below
-        if bias is not None:
-            table = bias.masked_fill(~table, -float("inf"))
+        # As in `exact`, the output of empty rows is made zero below.
+        table = mask.without_empty_rows if bias is None else mask.added_to(bias)
     given = v.dtype
     precision: AbstractContextManager[object] = nullcontext()
     if bias is not None:
@@ -60,12 +60,13 @@ def fused(
         wide = torch.promote_types(q.dtype, bias.dtype)
         q, k, v, table = q.to(wide), k.to(wide), v.to(wide), table.to(wide)
         precision = without_autocast(q)  # which would narrow them again
-    with _backends(q), precision:
+    with _backends(q, bias), precision:
         o = F.scaled_dot_product_attention(q, k, v, attn_mask=table, dropout_p=dropout, scale=scale, enable_gqa=grouped)
     o = o.to(given)
-    return o if flag == "all" or mask is None else o * mask.sees_something
+    return o if flag is not None or mask is None else o * mask.sees_something
 
 
-def _backends(q: Tensor) -> AbstractContextManager[None]:
-    """All that torch has for long rows, or all that start at once for short ones."""
-    return sdpa_kernel(FOR_SHORT_ROWS) if q.is_cuda and q.shape[2] < LONG else nullcontext()
+def _backends(q: Tensor, bias: Tensor | None = None) -> AbstractContextManager[None]:
+    """All that torch has for long rows, or all that start at once for short ones and learn a bias."""
+    learned = bias is not None and bias.requires_grad
+    return sdpa_kernel(WITHOUT_CUDNN) if q.is_cuda and (q.shape[2] < LONG or learned) else nullcontext()
