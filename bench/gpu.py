@@ -18,20 +18,29 @@ RESULTS = Path(__file__).parent / "results"
 
 
 def milliseconds(call: Callable[[], object], *, budget: float = 300.0, at_least: int = 5, at_most: int = 50) -> float:
-    """The median time of a call, with the L2 cache emptied before each, for about `budget` milliseconds of calls."""
+    """The median time of a call, with the L2 cache emptied before each, for about `budget` milliseconds of calls.
+
+    Calls are queued one behind the other, as a training loop does it: what a call costs the host counts where the
+    device would have to wait for it.
+    """
     for _ in range(3):
         call()
     cold = torch.empty(64 << 20, dtype=torch.int32, device="cuda")
-    times: list[float] = []
-    while len(times) < at_least or (sum(times) < budget and len(times) < at_most):
+    torch.cuda.synchronize()
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start.record()
+    call()
+    end.record()
+    torch.cuda.synchronize()
+    count = max(at_least, min(at_most, int(budget / max(start.elapsed_time(end), 1e-3))))
+    events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(count)]
+    for before, after in events:
         cold.zero_()
-        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        start.record()
+        before.record()
         call()
-        end.record()
-        torch.cuda.synchronize()
-        times.append(start.elapsed_time(end))
-    return statistics.median(times)
+        after.record()
+    torch.cuda.synchronize()
+    return statistics.median(before.elapsed_time(after) for before, after in events)
 
 
 def machine() -> dict[str, Any]:

@@ -27,8 +27,10 @@ def tile_of(of, corner, row, column, stride, rows, columns, FITS: tl.constexpr, 
         places = of + row[:, None] * stride + column[None, :]
         inside = (corner + row[:, None] < rows) & (column[None, :] < columns)
     if FITS:
-        return tl.load(places)
-    return tl.load(places, mask=inside, other=0.0)
+        found = tl.load(places)
+    else:
+        found = tl.load(places, mask=inside, other=0.0)
+    return found
 
 
 @triton.jit
@@ -48,27 +50,31 @@ def reach_of(
             last = tl.minimum(last, tl.load(met + 2 * place + 1))
         first = first // STEP
         last = tl.maximum(tl.cdiv(last, STEP), first)
-        if RUNS:
-            return first, first, first, last, last, 0
-        whole = tl.cdiv(tl.maximum(start + SIZE - 1 + low, 0), STEP)
-        whole = tl.minimum(tl.maximum(whole, first), last)
-        to = tl.maximum(tl.minimum(start + high + 1, others), 0) // STEP
-        to = tl.minimum(tl.maximum(to, whole), last)
-        return whole, to, first, last - (to - whole), whole, to - whole
-    STEPS: tl.constexpr = TILE // STEP
-    first = tl.load(begin + place) * STEPS
-    middle = tl.load(partial + place) * STEPS
-    last = tl.load(begin + place + 1) * STEPS
-    return first, middle, middle, last, last, 0
+        whole, to = first, first
+        if not RUNS:
+            whole = tl.cdiv(tl.maximum(start + SIZE - 1 + low, 0), STEP)
+            whole = tl.minimum(tl.maximum(whole, first), last)
+            to = tl.maximum(tl.minimum(start + high + 1, others), 0) // STEP
+            to = tl.minimum(tl.maximum(to, whole), last)
+        last, gap, length = last - (to - whole), whole, to - whole
+    else:
+        STEPS: tl.constexpr = TILE // STEP
+        whole = tl.load(begin + place) * STEPS
+        to = tl.load(partial + place) * STEPS
+        last = tl.load(begin + place + 1) * STEPS
+        first, gap, length = to, last, 0
+    return whole, to, first, last, gap, length
 
 
 @triton.jit
 def corner_of(tiles, step, gap, length, BAND: tl.constexpr, TILE: tl.constexpr, STEP: tl.constexpr):
     """The first slot of a step."""
-    if BAND:
-        return tl.where(step < gap, step, step + length) * STEP
     STEPS: tl.constexpr = TILE // STEP
-    return tl.load(tiles + step // STEPS) * TILE + step % STEPS * STEP
+    if BAND:
+        corner = tl.where(step < gap, step, step + length) * STEP
+    else:
+        corner = tl.load(tiles + step // STEPS) * TILE + step % STEPS * STEP
+    return corner
 
 
 @triton.jit
@@ -91,19 +97,21 @@ def seen_of(
             distance, inside = query[:, None] - key[None, :], key[None, :] < keys
             if RUNS:
                 inside &= (query_run[:, None] == key_run[None, :]) & (key_run[None, :] > 0)
-        return (distance >= least) & (distance <= most) & inside
-    STEPS: tl.constexpr = TILE // STEP
-    own = patterns + tl.load(which + step // STEPS) * (TILE * (TILE // WORD))
-    QUERIES: tl.constexpr = query.shape[0]
-    KEYS: tl.constexpr = key.shape[0]
-    word = tl.min(key, 0) % TILE // WORD + tl.arange(0, KEYS // WORD)
-    bit = tl.arange(0, WORD)
-    inner = query % TILE
-    if TURNED:
-        words = tl.load(own + inner[None, :] * (TILE // WORD) + word[:, None])  # [words queries]
-        return tl.reshape((words[:, None, :] >> bit[None, :, None]) & 1, [KEYS, QUERIES]) != 0
-    words = tl.load(own + inner[:, None] * (TILE // WORD) + word[None, :])  # [queries words]
-    return tl.reshape((words[:, :, None] >> bit[None, None, :]) & 1, [QUERIES, KEYS]) != 0
+        seen = (distance >= least) & (distance <= most) & inside
+    else:
+        STEPS: tl.constexpr = TILE // STEP
+        own = patterns + tl.load(which + step // STEPS) * (TILE * (TILE // WORD))
+        QUERIES: tl.constexpr = query.shape[0]
+        KEYS: tl.constexpr = key.shape[0]
+        word = tl.min(key, 0) % TILE // WORD + tl.arange(0, KEYS // WORD)
+        bit, inner = tl.arange(0, WORD), query % TILE
+        if TURNED:
+            words = tl.load(own + inner[None, :] * (TILE // WORD) + word[:, None])  # [words queries]
+            seen = tl.reshape((words[:, None, :] >> bit[None, :, None]) & 1, [KEYS, QUERIES]) != 0
+        else:
+            words = tl.load(own + inner[:, None] * (TILE // WORD) + word[None, :])  # [queries words]
+            seen = tl.reshape((words[:, :, None] >> bit[None, None, :]) & 1, [QUERIES, KEYS]) != 0
+    return seen
 
 
 @triton.jit
