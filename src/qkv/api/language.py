@@ -92,7 +92,12 @@ def train_language_model(
         network = (model if choice is None else with_attention(model, choice, say)).model
     if network.longest is not None and length > network.longest:
         raise QkvError(f"Rows of {length} tokens are longer than the {network.longest} that the model reads.")
-    rows = rows_for(network, rows)
+    if rows is None:
+        rows = rows_for(network, say)
+    elif rows is pack and not keeps_apart(network):
+        raise QkvError(
+            f"The attention {attention_of(network)} cannot keep documents apart that share a row: give rows=stream."
+        )
     writer = TextWriter(network, cutter)
     if distil is not None:
         objective = distil.objective(objective, writer)
@@ -132,14 +137,18 @@ def train_language_model(
     )
 
 
-def rows_for(model: TextModel, rows: Rows | None) -> Rows:
-    """The rows that were asked for, or those that suit the model's attention."""
+def keeps_apart(model: TextModel) -> bool:
+    """Whether documents that share a row are read as if each stood alone."""
     attention = attention_of(model)
-    if attention is None or attention.tells_documents_apart:
-        return rows or pack
-    if rows is pack:
-        raise QkvError(f"The attention {attention} cannot keep documents apart that share a row: give rows=stream.")
-    return rows or stream
+    return attention is None or attention.tells_documents_apart
+
+
+def rows_for(model: TextModel, say: Callable[[str], None]) -> Rows:
+    """The rows that suit the model's attention."""
+    if keeps_apart(model):
+        return pack
+    say(f"The attention {attention_of(model)} cannot keep documents apart in a row: they are read as one stream.")
+    return stream
 
 
 __all__ = ["pack", "stream", "train_language_model"]

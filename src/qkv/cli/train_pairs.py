@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from qkv.cli.groups import BY_COMMAND, with_groups
+from qkv.cli.train_attention import AttentionOptions, choice_of
 from qkv.cli.train_options import (
     EXAMPLES_SHOWN,
     AdaptOptions,
@@ -82,6 +83,9 @@ class PairRunOptions:
     device: Annotated[str, typer.Option(help="cpu, cuda or auto.")] = "auto"
     seed: Annotated[int, typer.Option(help="Of weights, batches and dropout.")] = 0
     evaluate_every: Annotated[int, typer.Option(help="Steps between evaluations, each with a checkpoint.")] = 200
+    gradient_norms: Annotated[
+        bool, typer.Option("--gradient-norms", help="Record what each layer does, for `qkv layers` to draw.")
+    ] = False
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in the folder.")] = False
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Begin anew where the folder holds a run.")] = False
 
@@ -97,6 +101,7 @@ class PairRunOptions:
             device=self.device,
             seed=self.seed,
             evaluate_every=self.evaluate_every,
+            gradient_norms=self.gradient_norms,
             resume=self.resume,
             overwrite=self.overwrite,
         )
@@ -108,6 +113,7 @@ def text_to_text(
     new: NewPairModelOptions,
     budget: PairRunOptions,
     adapt: AdaptOptions,
+    attention: AttentionOptions,
     metric: Annotated[
         list[str] | None,
         typer.Option(
@@ -157,7 +163,7 @@ def text_to_text(
     whole = new.model is not None and adapt.lora is None  # of a model that knows something, all is changed
     optimizer = optimizer_of(run, adapt, 1e-4 if whole else 1e-3, betas=(0.9, 0.98))
     family = new.family or FAMILY
-    model = loaded(new, run, adapt)
+    model = loaded(new, run, adapt, attention)
     source_tokenizer, target_tokenizer, sizes = TOKENIZER, None, SIZES
     if model is None:
         spelled = new.tokenizer or "bpe:8000"
@@ -190,6 +196,7 @@ def text_to_text(
             target_tokenizer=target_tokenizer,
             family=family,
             sizes=sizes,
+            attention=None if model is not None else choice_of(attention),
             data=DataSettings(
                 batching=TokenBudget(budget.batch_tokens),
                 max_length=budget.max_length,
@@ -224,11 +231,13 @@ def text_to_text(
     report(run.out, examples, not held, commands)
 
 
-def loaded(new: NewModelOptions, run: RunOptions, adapt: AdaptOptions) -> "TextToText | None":
+def loaded(
+    new: NewModelOptions, run: RunOptions, adapt: AdaptOptions, attention: AttentionOptions
+) -> "TextToText | None":
     """The encoder-decoder to train further, adapted as asked for; None where a new one is to be made."""
     from qkv.generate.text import TextToText
 
-    found = further(new, run, adapt, None)
+    found = further(new, run, adapt, None, attention)
     if found is not None and not isinstance(found, TextToText):
         raise QkvError(
             f"{new.model} does not turn one text into another: this needs an encoder-decoder such as T5 or Marian."

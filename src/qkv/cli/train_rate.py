@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from qkv.cli.groups import with_groups
+from qkv.cli.train_attention import AttentionOptions, swapped
 from qkv.cli.train_options import (
     EXAMPLES_SHOWN,
     AdaptOptions,
@@ -33,6 +34,7 @@ def rate(
     data: DataOptions,
     run: RunOptions,
     adapt: AdaptOptions,
+    attention: AttentionOptions,
     text: Annotated[str, typer.Option(help="Column with the texts.")] = "text",
     second: Annotated[str | None, typer.Option(help="Column with second texts, where pairs have a number.")] = None,
     value: Annotated[str, typer.Option(help="Column with the numbers.")] = "value",
@@ -59,7 +61,7 @@ def rate(
     known, held = read_numbers(data, text, second, value, reporter)
     needs_held(metrics, held.texts)
     measured = metrics or (["spearman"] if len(held.texts) > 1 else [])
-    reader = loaded_reader(model, run)
+    reader = swapped(loaded_reader(model, run), attention)
     with watched(run):
         rater = fine_tune_rater(
             reader,

@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from qkv.cli.groups import with_groups
+from qkv.cli.train_attention import AttentionOptions, swapped
 from qkv.cli.train_options import (
     EXAMPLES_SHOWN,
     AdaptOptions,
@@ -32,6 +33,7 @@ def answer(
     data: DataOptions,
     run: RunOptions,
     adapt: AdaptOptions,
+    attention: AttentionOptions,
     teaching: TeacherOptions,
     model: Model = None,
     question: Annotated[str, typer.Option(help="Column with the questions.")] = "question",
@@ -85,7 +87,7 @@ def answer(
     else:
         known, held = divide(known, data.hold_out, key=lambda one: one.context)
     needs_held(metrics, [one.question for one in held])
-    reader = student_or_model(model, run, teaching, teacher)
+    reader = student_or_model(model, run, teaching, teacher, attention)
     figures = AnswerFigures(held, ANSWER_METRICS) if held else None
     with watched(run):
         answerer = fine_tune_answerer(reader, known, run.out, valid=held, how=how, evaluate=figures)
@@ -106,6 +108,7 @@ def embed(
     data: DataOptions,
     run: RunOptions,
     adapt: AdaptOptions,
+    attention: AttentionOptions,
     first: Annotated[str, typer.Option(help="Column with the first texts.")] = "first",
     second: Annotated[str, typer.Option(help="Column with texts like the first.")] = "second",
     unlike: Annotated[str | None, typer.Option(help="Column with texts that are not like the first.")] = None,
@@ -161,7 +164,7 @@ def embed(
     else:
         known, held = divide(known, data.hold_out, key=lambda row: row[0][0])
     needs_held(metrics, [row[0][0] for row in held])
-    reader = loaded_reader(model, run)
+    reader = swapped(loaded_reader(model, run), attention)
     pairs_held, values_held = [row[0] for row in held], [row[1] for row in held]
     measured = metrics or (["spearman"] if len(held) > 1 else [])
     figures = SimilarityFigures(pairs_held, values_held, measured) if value and held and measured else None

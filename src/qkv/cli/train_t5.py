@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from qkv.cli.groups import with_groups
+from qkv.cli.train_attention import AttentionOptions, choice_of
 from qkv.cli.train_experts import ExpertOptions, with_weights
 from qkv.cli.train_options import (
     EXAMPLES_SHOWN,
@@ -29,6 +30,7 @@ def t5(
     run: RunOptions,
     adapt: AdaptOptions,
     experts: ExpertOptions,
+    attention: AttentionOptions,
     cut_out: Annotated[float, typer.Option(help="Share of the tokens that are cut out.")] = 0.15,
     stretch: Annotated[float, typer.Option(help="Tokens that are cut out together, on average.")] = 3.0,
 ) -> None:
@@ -58,7 +60,7 @@ def t5(
     tokenizer = tokenizer_of(new.tokenizer) if new.tokenizer else TOKENIZER
     length = run.length or 128
     sizes = new_sizes(new, FAMILY, length)
-    model = loaded(new, run, adapt)
+    model = loaded(new, run, adapt, attention)
     texts, valid = read_corpus(corpus, reporter)
     with watched(run):
         filler = pretrain_text_to_text(
@@ -70,6 +72,7 @@ def t5(
             tokenizer=tokenizer,
             family=new.family or FAMILY,
             sizes=sizes,
+            attention=None if model is not None else choice_of(attention),
             length=length,
             cutting_out=CuttingOut(cut_out, stretch),
             batching=RowCount(run.batch_rows),

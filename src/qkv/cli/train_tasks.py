@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from qkv.cli.groups import with_groups
+from qkv.cli.train_attention import AttentionOptions
 from qkv.cli.train_options import (
     EXAMPLES_SHOWN,
     AdaptOptions,
@@ -47,6 +48,7 @@ def classify(
     data: DataOptions,
     run: RunOptions,
     adapt: AdaptOptions,
+    attention: AttentionOptions,
     teaching: TeacherOptions,
     model: Model = None,
     text: Text = "text",
@@ -65,7 +67,7 @@ def classify(
         --steps 40 --hold-out 0 --out runs/labels
       qkv run runs/labels 'the light was good'
     """
-    learn_labels(model, data, run, adapt, teaching, text, None, label, metric or [], unlabelled, sure)
+    learn_labels(model, data, run, adapt, attention, teaching, text, None, label, metric or [], unlabelled, sure)
 
 
 @with_groups
@@ -73,6 +75,7 @@ def sentiment(
     data: DataOptions,
     run: RunOptions,
     adapt: AdaptOptions,
+    attention: AttentionOptions,
     teaching: TeacherOptions,
     model: Model = None,
     text: Text = "text",
@@ -96,7 +99,7 @@ def sentiment(
       qkv train sentiment --teacher runs/sentiment --student-layers 1 --match-states 1 --data reviews.csv \\
         --steps 10 --hold-out 0.2 --out runs/student
     """
-    learn_labels(model, data, run, adapt, teaching, text, None, label, metric or [], unlabelled, sure)
+    learn_labels(model, data, run, adapt, attention, teaching, text, None, label, metric or [], unlabelled, sure)
 
 
 @with_groups
@@ -104,6 +107,7 @@ def pairs(
     data: DataOptions,
     run: RunOptions,
     adapt: AdaptOptions,
+    attention: AttentionOptions,
     teaching: TeacherOptions,
     model: Model = None,
     first: Annotated[str, typer.Option(help="Column with the first texts.")] = "first",
@@ -121,7 +125,7 @@ def pairs(
         --steps 40 --hold-out 0 --out runs/pairs
       qkv run runs/pairs 'the earth' --second 'the light'
     """
-    learn_labels(model, data, run, adapt, teaching, first, second, label, metric or [])
+    learn_labels(model, data, run, adapt, attention, teaching, first, second, label, metric or [])
 
 
 @with_groups
@@ -129,6 +133,7 @@ def tag(
     data: DataOptions,
     run: RunOptions,
     adapt: AdaptOptions,
+    attention: AttentionOptions,
     teaching: TeacherOptions,
     model: Model = None,
     words: Annotated[str, typer.Option(help="Column with the words: a list, or with spaces between.")] = "words",
@@ -179,7 +184,7 @@ def tag(
             for some in (to_train, to_validate)
         )
     needs_held(metrics, held.words)
-    reader = student_or_model(model, run, teaching, teacher)
+    reader = student_or_model(model, run, teaching, teacher, attention)
     with watched(run):
         tagger = fine_tune_tagger(
             reader, known, run.out, valid=held, how=how, evaluate=TagFigures(held, metrics) if metrics else None
@@ -194,6 +199,7 @@ def learn_labels(
     data: DataOptions,
     run: RunOptions,
     adapt: AdaptOptions,
+    attention: AttentionOptions,
     teaching: TeacherOptions,
     text: str,
     second: str | None,
@@ -213,7 +219,7 @@ def learn_labels(
     known, held = read_labels(data, text, second, label, reporter, labels_of(teacher))
     known = with_taught(known, unlabelled, text, sure, teacher, reporter)
     needs_held(metrics, held.texts)
-    reader = student_or_model(model, run, teaching, teacher)
+    reader = student_or_model(model, run, teaching, teacher, attention)
     with watched(run):
         classifier = fine_tune_classifier(
             reader, known, run.out, valid=held, how=how, evaluate=LabelFigures(held, metrics) if metrics else None

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from qkv.cli.groups import flag, given
+from qkv.cli.train_attention import AttentionOptions, swapped
 from qkv.cli.train_options import RunOptions, loaded_reader
 from qkv.errors import QkvError
 
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from qkv.api.distilling import Distillation
     from qkv.data.labelled import LabelledTexts
     from qkv.generate.reader import TextReader
+    from qkv.models.head_choice import HeadChoice
     from qkv.train.reporter import Reporter
 
 
@@ -34,31 +36,59 @@ class TeacherOptions:
     ] = 0.0
 
 
-def loaded_teacher(options: TeacherOptions, run: RunOptions) -> "TextReader | None":
-    """The teacher, where one is named; without one nothing that needs it may be asked for."""
+def loaded_teacher(options: TeacherOptions, run: RunOptions, head: "HeadChoice | None" = None) -> "TextReader | None":
+    """The teacher, where one is named; without one nothing that needs it may be asked for.
+
+    With a `head` it must have that one, or one that holds it.
+    """
+    from qkv.api.loading import load
+
     if options.teacher is None:
         if other := given(options):
             raise QkvError(f"{flag(other[0])} is about learning from a teacher: name it with --teacher.")
         return None
-    return loaded_reader(options.teacher, run)
+    found = loaded_reader(options.teacher, run)
+    if head is None or found.model.head_choice == head:
+        return found
+    if (found.model.head_choice.kind, head.kind) != ("pretraining", "masked"):
+        raise QkvError(
+            f"The teacher {options.teacher} has a {found.model.head_choice.kind} head, from which a {head.kind} one "
+            "cannot learn: name a model that was trained as this one will be."
+        )
+    taught: TextReader = load(options.teacher, run.device, head)
+    return taught
 
 
-def student_or_model(
+def student_of_teacher(
     model: str | None, run: RunOptions, options: TeacherOptions, teacher: "TextReader | None"
-) -> "TextReader":
-    """The model to train: the one that is named, or one that begins with layers of its teacher."""
+) -> "TextReader | None":
+    """A model that begins with layers of its teacher, where that is asked for."""
     import torch
 
     from qkv.api.distilling import student_of
 
     if options.student_layers is None or teacher is None:
-        if model is None:
-            raise QkvError("Name the model to fine-tune with --model, or take --student-layers of a --teacher.")
-        return loaded_reader(model, run)
+        return None
     if model is not None:
         raise QkvError("A student begins as --model or with --student-layers of its teacher: give one of the two.")
     torch.manual_seed(run.seed)
     return student_of(teacher, options.student_layers)
+
+
+def student_or_model(
+    model: str | None,
+    run: RunOptions,
+    options: TeacherOptions,
+    teacher: "TextReader | None",
+    attention: AttentionOptions,
+) -> "TextReader":
+    """The model to train: the one that is named, or one that begins with layers of its teacher."""
+    student = student_of_teacher(model, run, options, teacher)
+    if student is None:
+        if model is None:
+            raise QkvError("Name the model to fine-tune with --model, or take --student-layers of a --teacher.")
+        student = loaded_reader(model, run)
+    return swapped(student, attention)
 
 
 def distillation_of(options: TeacherOptions, teacher: "TextReader | None") -> "Distillation | None":

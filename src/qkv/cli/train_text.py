@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from qkv.cli.groups import flag, given, with_groups
+from qkv.cli.train_attention import AttentionOptions, choice_of, swapped
 from qkv.cli.train_experts import ExpertOptions, with_weights
 from qkv.cli.train_options import (
     AdaptOptions,
@@ -20,6 +21,7 @@ from qkv.cli.train_options import (
     warmup_of,
     watched,
 )
+from qkv.cli.train_teacher import TeacherOptions, distillation_of, loaded_teacher, student_of_teacher
 from qkv.errors import QkvError
 
 if TYPE_CHECKING:
@@ -60,12 +62,19 @@ class NewModelOptions:
 
 @with_groups
 def lm(
-    corpus: CorpusOptions, new: NewModelOptions, run: RunOptions, adapt: AdaptOptions, experts: ExpertOptions
+    corpus: CorpusOptions,
+    new: NewModelOptions,
+    run: RunOptions,
+    adapt: AdaptOptions,
+    experts: ExpertOptions,
+    attention: AttentionOptions,
+    teaching: TeacherOptions,
 ) -> None:
     """Train a language model: it learns to go on with texts.
 
     Each file, row of a table or, with --blank-lines, paragraph is a document of its own. Without --model a small GPT-2
-    with 8,000 byte-pair pieces is trained from random weights.
+    with 8,000 byte-pair pieces is trained from random weights. With --attention another attention stands in place of
+    the model's own; what a trained model loses by that it can learn back from what it was: give that as --teacher.
 
     \b
     Example:
@@ -74,8 +83,9 @@ def lm(
       printf 'And God saw the light, that it was good.\\n' >> verses.txt
       qkv train lm --data verses.txt --blank-lines --tokenizer bpe:300 \\
         --size width=32,hidden=64,layers=1 --length 32 --steps 60 --hold-out 0.3 --out runs/verses
+      qkv train lm --model runs/verses --attention window:4 --teacher runs/verses --data verses.txt --blank-lines \\
+        --length 32 --steps 10 --hold-out 0.3 --out runs/near
     """
-
     from qkv.api.choices import NewTokenizer
     from qkv.api.language import train_language_model
     from qkv.cli.spellings import tokenizer_of
@@ -88,8 +98,11 @@ def lm(
     settings = settings_of(run)
     optimizer = optimizer_of(run, adapt, 1e-3 if new.model is None else 1e-4, betas=(0.9, 0.95), weight_decay=0.1)
     length = run.length or 256
-    model = further(new, run, adapt, HeadChoice("language"))
-    tokenizer = tokenizer_of(new.tokenizer) if new.tokenizer else NewTokenizer("bpe", 8000)
+    head = HeadChoice("language")
+    teacher = loaded_teacher(teaching, run, head)
+    model = further(new, run, adapt, head, attention, student_of_teacher(new.model, run, teaching, teacher))
+    own = NewTokenizer("bpe", 8000) if teacher is None else teacher.tokenizer
+    tokenizer = tokenizer_of(new.tokenizer) if new.tokenizer else own
     sizes = new_sizes(new, "gpt2", length)
     reporter = Reporter()
     texts, valid = read_corpus(corpus, reporter)
@@ -103,10 +116,12 @@ def lm(
             tokenizer=tokenizer,
             family=new.family or "gpt2",
             sizes=sizes,
+            attention=None if model is not None else choice_of(attention),
             length=length,
             batching=RowCount(run.batch_rows),
             settings=settings,
             objective=with_weights(LanguageLoss(), experts),
+            distil=distillation_of(teaching, teacher),
             optimizer=optimizer,
             schedule=Cosine(warmup=warmup_of(run), floor=0.1),
             reporter=reporter,
@@ -129,6 +144,8 @@ def mlm(
     new: NewModelOptions,
     run: RunOptions,
     adapt: AdaptOptions,
+    attention: AttentionOptions,
+    teaching: TeacherOptions,
     next_sentence: Annotated[
         bool, typer.Option("--next-sentence", help="Also learn whether one segment follows another, as BERT did.")
     ] = False,
@@ -162,8 +179,11 @@ def mlm(
     settings = settings_of(run)
     optimizer = optimizer_of(run, adapt, 5e-4 if new.model is None else 1e-4, betas=(0.9, 0.98))
     length = run.length or 128
-    model = further(new, run, adapt, HeadChoice("pretraining" if next_sentence else "masked"))
-    tokenizer = tokenizer_of(new.tokenizer or "wordpiece:8000")
+    head = HeadChoice("pretraining" if next_sentence else "masked")
+    teacher = loaded_teacher(teaching, run, head)
+    model = further(new, run, adapt, head, attention, student_of_teacher(new.model, run, teaching, teacher))
+    own = tokenizer_of("wordpiece:8000") if teacher is None else teacher.tokenizer
+    tokenizer = tokenizer_of(new.tokenizer) if new.tokenizer else own
     if isinstance(tokenizer, NewTokenizer):
         tokenizer = replace(tokenizer, lowercase=not cased)
     if cased and (new.model is not None or not isinstance(tokenizer, NewTokenizer)):
@@ -182,10 +202,12 @@ def mlm(
             tokenizer=tokenizer,
             family=new.family or "bert",
             sizes=sizes,
+            attention=None if model is not None else choice_of(attention),
             length=length,
             hiding=Hiding(hidden, whole_words),
             batching=RowCount(run.batch_rows),
             settings=settings,
+            distil=distillation_of(teaching, teacher),
             optimizer=optimizer,
             schedule=Linear(warmup=warmup_of(run)),
             reporter=reporter,
@@ -200,22 +222,32 @@ def mlm(
     report(run.out, [], seen=True, commands=commands)
 
 
-def further(new: NewModelOptions, run: RunOptions, adapt: AdaptOptions, head: Any) -> Any:
-    """The model to train further, frozen or with updates as asked for; None where a new one is to be made."""
+def further(
+    new: NewModelOptions,
+    run: RunOptions,
+    adapt: AdaptOptions,
+    head: Any,
+    attention: AttentionOptions,
+    student: Any = None,
+) -> Any:
+    """The model to train further, or a `student` that begins with layers of its teacher: with the attention, frozen or
+    with updates as asked for. None where a new one is to be made."""
     import torch
 
     from qkv.api.loading import load
     from qkv.api.runs import check_folder
 
     check_folder(run.out, run.resume, run.overwrite)
-    if new.model is None:
+    if new.model is None and student is None:
         if adapting := given(adapt):
             raise QkvError(f"{flag(adapting[0])} is for a model that knows something: name it with --model.")
         return None
     if own := [name for name in given(new) if name != "model"]:
-        raise QkvError(f"A model that is trained further keeps its {own[0]}: give --model or {flag(own[0])}.")
-    found = load(new.model, run.device, head)
-    torch.manual_seed(run.seed)  # low-rank updates begin at random
+        begun = "--model" if student is None else "--student-layers"
+        raise QkvError(f"A model that is trained further keeps its {own[0]}: give {begun} or {flag(own[0])}.")
+    found = student if new.model is None else load(new.model, run.device, head)
+    torch.manual_seed(run.seed)  # low-rank updates and random features begin at random
+    found = swapped(found, attention)
     adapted(found.model, adapt)
     return found
 

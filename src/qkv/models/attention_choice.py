@@ -195,8 +195,8 @@ class AttentionChoice:
         looking_back = any(isinstance(rule, Causal) for *_, each in wide for rule in rules_of(each.visibility))
         if kind.both_ways and looking_back:
             raise QkvError(
-                f"The attention {self} mixes all tokens of a row, so none can be hidden from those before it: it is "
-                "for models that look both ways, such as bert."
+                f"The attention {self} looks both ways in a row, so nothing can be hidden from the tokens before it: "
+                "it is for models that look both ways too, such as bert."
             )
         if kind.whole_rows and not isinstance(model, TextModel):
             raise QkvError(
