@@ -93,7 +93,8 @@ def reference_step(sparse: bool, chosen: Any, batch: PairBatch, device: str) -> 
         "decoder_start_token_id": 0,
     }  # fmt: skip
     torch.manual_seed(0)
-    model: Any
+    config: Any
+    kind: Any
     if sparse:
         config = transformers.SwitchTransformersConfig(
             **common,
@@ -102,10 +103,11 @@ def reference_step(sparse: bool, chosen: Any, batch: PairBatch, device: str) -> 
             num_sparse_decoder_layers=chosen.decoder_layers // chosen.decoder_step,
             expert_capacity=chosen.capacity,
         )
-        model = transformers.SwitchTransformersForConditionalGeneration(config)
+        kind = transformers.SwitchTransformersForConditionalGeneration
     else:
-        model = transformers.T5ForConditionalGeneration(transformers.T5Config(**common))
-    model = model.to(device).train()
+        config, kind = transformers.T5Config(**common), transformers.T5ForConditionalGeneration
+    with torch.device(device):
+        model = kind(config).train()
     source, labels = batch.source, batch.target[:, 1:].contiguous()
     return model, training_step(model, lambda: model(input_ids=source, labels=labels).loss, device)
 

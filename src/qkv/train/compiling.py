@@ -24,7 +24,7 @@ def compiled_blocks(model: nn.Module) -> Iterator[None]:
     for block in blocks:
         block.forward = _with_own_page(torch.compile(block.forward, dynamic=True))
     if not blocks:
-        model.forward = torch.compile(model.forward, dynamic=True)  # type: ignore[method-assign]
+        model.forward = torch.compile(model.forward, dynamic=True)
     try:
         with torch._dynamo.config.patch(recompile_limit=MAKES):  # beyond which torch leaves blocks uncompiled
             yield
