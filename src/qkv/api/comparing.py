@@ -7,7 +7,7 @@ cannot tell packed documents apart is compared with others fairly.
 import gc
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from qkv.api.loading import load
 from qkv.api.runs import check_folder, no_model, parameters_of
 from qkv.api.texts import new_text_model
 from qkv.api.variants import Setup, Variant, check_variants
-from qkv.data.plan import RowCount
+from qkv.data.plan import FixedShapes
 from qkv.data.tokenizer import TextTokenizer
 from qkv.errors import QkvError
 from qkv.files import read_json, write_json
@@ -35,7 +35,7 @@ from qkv.models.text_model import TextModel
 from qkv.train.by_context import bits_by_context
 from qkv.train.objectives.expert_losses import with_expert_losses
 from qkv.train.objectives.language import LanguageLoss
-from qkv.train.rehearsal import forget_peak_memory, rehearse, step_speed
+from qkv.train.rehearsal import many_programs, rehearse, step_speed
 from qkv.train.reporter import Reporter
 from qkv.train.run_folder import RunFolder
 from qkv.train.settings import TrainSettings
@@ -76,15 +76,16 @@ def compare(
     folder = Path(folder)
     data = ComparedTexts(texts, valid, hold_out, tokenizer, folder, begin_anew=overwrite)
     work = _Work(folder, data, common, settings, length, overwrite, reporter)
-    work.check(variants, seeds, speed_lengths)
-    outcomes = []
-    for number, variant in enumerate(variants):
-        runs = []
-        for seed in range(seeds):
-            work.say(f"{variant.name}, seed {seed} (run {number * seeds + seed + 1} of {len(variants) * seeds})")
-            runs.append(work.run(variant, seed))
-        speeds = [work.speed(variant, each) for each in speed_lengths]
-        outcomes.append(Outcome(variant.name, work.setup(variant).described(), tuple(runs), tuple(speeds)))
+    with many_programs(work.device):
+        work.check(variants, seeds)
+        outcomes = []
+        for number, variant in enumerate(variants):
+            runs = []
+            for seed in range(seeds):
+                work.say(f"{variant.name}, seed {seed} (run {number * seeds + seed + 1} of {len(variants) * seeds})")
+                runs.append(work.run(variant, seed))
+            speeds = [work.speed(variant, each) for each in speed_lengths]
+            outcomes.append(Outcome(variant.name, work.setup(variant).described(), tuple(runs), tuple(speeds)))
     comparison = Comparison(work.about(), tuple(outcomes))
     write_comparison(comparison, folder)
     return comparison
@@ -125,7 +126,7 @@ class _Work:
             "data": self.data.fingerprint,
         }
 
-    def check(self, variants: Sequence[Variant], seeds: int, speed_lengths: Sequence[int]) -> None:
+    def check(self, variants: Sequence[Variant], seeds: int) -> None:
         """Everything that would stop a variant is told before the first one trains."""
         for variant in variants:
             place = self.folder / variant.folder
@@ -138,7 +139,7 @@ class _Work:
                 continue
             self.say(f"Trying a step of {variant.name}.")
             try:
-                self._rehearse(self.setup(variant), max([self.length, *speed_lengths]))
+                self._rehearse(self.setup(variant))
             except QkvError as error:
                 raise QkvError(f"The variant {variant.name} cannot be trained: {error}") from error
             except torch.OutOfMemoryError as error:
@@ -161,9 +162,11 @@ class _Work:
         finished = any(record["kind"] == "final" for record in _records(place)) and not self.overwrite
         writer = load(place, self.settings.device) if finished else self._train(setup, seed, place)
         run = self._measured(writer, setup, seed, _records(place))
-        write_into(place, MEASURED, asdict(run))
         del writer
         self._clear()
+        if self.device.type == "cuda":  # of steps alone: evaluation holds memory of its own
+            run = replace(run, peak_memory=self.speed(variant, self.length).peak_memory)
+        write_into(place, MEASURED, asdict(run))
         return run
 
     def speed(self, variant: Variant, length: int) -> Speed:
@@ -182,12 +185,13 @@ class _Work:
             speed = Speed(length, rows, round(found.tokens_per_second, 1), found.peak_memory)
         except torch.OutOfMemoryError:
             self.say(f"{variant.name} does not fit into the memory with rows of {length:,} tokens.")
+        except QkvError as error:  # such as positions that were chosen for shorter rows
+            self.say(f"{variant.name} is not timed: {error}")
         self._clear()
         write_into(place, file, asdict(speed))
         return speed
 
     def _train(self, setup: Setup, seed: int, place: Path) -> TextWriter:
-        forget_peak_memory(self.device)
         return train_language_model(
             self.data.to_train,
             place,
@@ -198,7 +202,7 @@ class _Work:
             attention=setup.attention,
             length=self.length,
             rows=stream,
-            batching=RowCount(setup.batch_rows),
+            batching=FixedShapes(setup.batch_rows * (self.length + 1), (self.length,)),  # programs are made once
             settings=setup.settings(self.settings, seed),
             optimizer=setup.optimizer,
             schedule=setup.schedule(),
@@ -212,14 +216,13 @@ class _Work:
         with at_rest(writer.model), setup.settings(self.settings).autocast(self.device):
             contexts = bits_by_context(writer.model, self.data.held_out_batches(self.length), self.length)
         final = next(record for record in reversed(records) if record["kind"] == "final")
-        memory = [record["peak_memory"] for record in records if record["kind"] == "train"]
         costs = ("step", "tokens", "flops", "seconds")
         return Run(
             seed=seed,
             parameters=parameters_of(writer.model),
             **{cost: final[cost] for cost in costs},
             bits_per_byte=final["figures"]["bits_per_byte"],
-            peak_memory=max(memory) if memory and self.device.type == "cuda" else None,
+            peak_memory=None,
             moments=tuple(
                 Moment(**{cost: each[cost] for cost in costs}, bits_per_byte=each["figures"]["bits_per_byte"])
                 for each in records
@@ -228,10 +231,9 @@ class _Work:
             contexts=tuple(contexts),
         )
 
-    def _rehearse(self, setup: Setup, longest: int) -> None:
-        """A step as training will take it; the longest model that is timed is only built."""
+    def _rehearse(self, setup: Setup) -> None:
+        """A step as training will take it."""
         setup.schedule()
-        self._new_model(setup, longest)
         model = self._new_model(setup, self.length)
         setup.optimizer(model)
         batch = self.data.random_rows(setup.batch_rows, self.length)

@@ -59,7 +59,7 @@ class Speed:
 
     length: int
     rows: int
-    tokens_per_second: float | None  # None: it did not fit into the memory
+    tokens_per_second: float | None  # None: it could not be taken
     peak_memory: int | None
 
 

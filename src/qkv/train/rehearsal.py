@@ -2,12 +2,12 @@
 
 import statistics
 import time
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
 from torch import nn
 
-from qkv.train.meter import peak_memory
 from qkv.train.objectives.loss import Batch, Objective
 from qkv.train.settings import TrainSettings
 
@@ -34,29 +34,44 @@ def step_speed(
     settings: TrainSettings,
     optimizer: torch.optim.Optimizer,
 ) -> StepSpeed:
-    """Predicted tokens a second of whole updates: the middle of a few, after two that are not counted."""
+    """Predicted tokens a second of whole updates: the middle of a few, after two that are not counted.
+
+    The memory is that of the model, the optimizer and the steps; what else lies on the device is not counted.
+    """
     device = settings.torch_device()
+    others = _held(device) - sum(parameter.nbytes for parameter in model.parameters() if parameter.device == device)
     batch = batch.to(device)
     model.train()
     for _ in range(2):
         count = _step(model, objective, batch, settings, optimizer)
-    forget_peak_memory(device)
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
     seconds = []
     for _ in range(REPEATS):
         began = time.perf_counter()
         _step(model, objective, batch, settings, optimizer)
         seconds.append(time.perf_counter() - began)
-    return StepSpeed(count / statistics.median(seconds), gpu_memory(device))
+    peak = torch.cuda.max_memory_allocated(device) - others if device.type == "cuda" else None
+    return StepSpeed(count / statistics.median(seconds), peak)
 
 
-def forget_peak_memory(device: torch.device) -> None:
-    """What follows is measured by itself, on a GPU."""
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)
+def many_programs(device: torch.device) -> AbstractContextManager[None]:
+    """Inside, kernels that torch compiles for each rule and shape are compiled for as many as there are.
+
+    Beyond a handful torch would go on without compiling, which changes what is measured.
+    """
+    if device.type != "cuda":
+        return nullcontext()
+    import torch._dynamo  # slow to import, and of no use elsewhere
+
+    patched: AbstractContextManager[None] = torch._dynamo.config.patch(
+        recompile_limit=256, accumulated_recompile_limit=4096
+    )
+    return patched
 
 
-def gpu_memory(device: torch.device) -> int | None:
-    return peak_memory(device) if device.type == "cuda" else None
+def _held(device: torch.device) -> int:
+    return torch.cuda.memory_allocated(device) if device.type == "cuda" else 0
 
 
 def _step(

@@ -1,0 +1,138 @@
+"""Which attention for long texts: one model, eight ways to attend, the same seconds for each.
+
+    make corpora
+    python recipes/long_text.py --corpora corpora --out runs/long-text --length 4096 --seconds 8 --seeds 2
+    python recipes/long_text.py --corpora corpora --out runs/long-text --length 16384 --seconds 15
+    python recipes/compare_report.py runs/long-text
+
+Bytes of whole addresses to the Congress and whole novels, in rows of 4,096 or 16,384. Given again, a command goes on
+where it was stopped. Variants that cannot look back only are refused; what they say is kept for the page.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+import qkv
+from qkv.api.comparing import AGAIN
+from qkv.data.documents import read_documents
+from qkv.errors import QkvError
+from qkv.files import write_json
+from qkv.models.attention_choice import AttentionChoice
+from qkv.models.catalogue import build, find_family
+from qkv.models.head_choice import HeadChoice
+
+HELD_OUT = 0.035  # share of the addresses
+REFUSED = ("linformer:256", "big_bird:64")  # which mix all tokens of a row, so that none can be hidden from another
+
+
+def main(
+    corpora: Annotated[Path, typer.Option(help="folder that `make corpora` filled")],
+    out: Annotated[Path, typer.Option(help="folder for the comparisons, one for each length")],
+    length: int = 4096,
+    seconds: float = 8.0,
+    seeds: int = 1,
+    tokens: Annotated[int, typer.Option(help="of a batch")] = 32_768,
+    width: int = 512,
+    layers: int = 6,
+    learning_rate: float = 1e-3,
+    warmup: int = 30,
+    evaluations: int = 6,
+    precision: str = "bfloat16",
+    speeds: Annotated[str, typer.Option(help="lengths of which a step is timed, with commas")] = "",
+    only: Annotated[str, typer.Option(help="names of variants, with commas; by default all")] = "",
+    most: Annotated[int, typer.Option(help="documents that are read, for a trial")] = 10_000,
+    device: str = "auto",
+) -> None:
+    texts, valid = addresses_and_novels(corpora, most)
+    out.mkdir(parents=True, exist_ok=True)
+    chosen = variants(length, width, layers)
+    if only:
+        chosen = [each for each in chosen if each.name in only.split(",")]
+    sizes: dict[str, Any] = {"width": width, "hidden": round(width * 2.75), "heads": width // 64, "layers": layers}
+    sizes |= {"key_value_heads": width // 64, "tied": True}
+    common = qkv.Setup(
+        family="llama",
+        sizes=sizes,
+        learning_rate=learning_rate,
+        warmup=warmup,
+        batch_rows=max(1, tokens // length),
+        precision=precision,
+    )
+    settings = qkv.TrainSettings(minutes=seconds / 60, evaluations=evaluations, keep=1, log_every=10, device=device)
+    qkv.compare(
+        texts,
+        out / str(length),
+        chosen,
+        common=common,
+        settings=settings,
+        seeds=seeds,
+        valid=valid,
+        tokenizer=qkv.NewTokenizer("bytes"),
+        length=length,
+        speed_lengths=[int(each) for each in speeds.split(",") if each],
+    )
+    write_json(out / "refused.json", refusals(common))
+    print(f"Written: {out / str(length) / 'page.html'}. To go on after a stop, {AGAIN}.")
+
+
+def variants(length: int, width: int, layers: int) -> list[qkv.Variant]:
+    """Strides are about the square root of the length, as in [child2019 §4]."""
+    stride = 2 ** round(math.log2(length) / 2)
+    chosen = [
+        "window:256",
+        f"strided:{stride}",
+        f"fixed:{stride}:8",
+        "window:256+global:16",
+        "performer:256",
+        "rfa:128",
+        "lsh:4:64",
+    ]
+    lines = 2 ** (length.bit_length() // 2)
+    reformer = {"width": width, "hidden": 4 * width, "heads": width // 64, "head_width": 64, "layers": layers}
+    reformer |= {"lines": lines, "columns": length // lines, "line_width": width // 4, "positions": length, "rounds": 4}
+    reformer |= {"dropout": 0.0, "local_dropout": 0.0}
+    return [
+        qkv.Variant("dense"),
+        *(qkv.Variant(each, {"attention": each}) for each in chosen),
+        qkv.Variant("reformer", {"family": "reformer", "sizes": reformer}),
+    ]
+
+
+def addresses_and_novels(corpora: Path, most: int) -> tuple[list[str], list[str]]:
+    """(to train on, held out): whole documents; the held-out ones are addresses, chosen by their text alone."""
+    if not (corpora / "sotu").is_dir():
+        raise QkvError(f"There is no folder {corpora / 'sotu'}: fetch the texts with `make corpora`.")
+    addresses = list(dict.fromkeys(read_documents(corpora / "sotu" / "sotu.jsonl").texts))
+    held = [text for text in addresses if hashlib.sha256(text.encode()).digest()[0] / 256 < HELD_OUT]
+    kept = [text for text in addresses if text not in set(held)]
+    books = [corpora / "moby-dick" / "moby-dick.txt", *sorted((corpora / "austen").glob("*.txt"))]
+    novels = [text for book in books for text in read_documents(book).texts]
+    return [*kept, *novels][:most], held[: max(1, most // 20)]
+
+
+def refusals(common: qkv.Setup) -> dict[str, str]:
+    """What the attentions say that cannot be chosen for a model that looks back only."""
+    said = {}
+    family = find_family(common.family)
+    for spelled in REFUSED:
+        assert not isinstance(common.sizes, str)
+        sizes = family.sizes({**common.sizes, "vocabulary": 260, "positions": 256})
+        try:
+            build(common.family, sizes, HeadChoice("language"), AttentionChoice.parse(spelled))
+        except QkvError as error:
+            said[spelled] = str(error)
+    return said
+
+
+if __name__ == "__main__":
+    try:
+        typer.run(main)
+    except QkvError as error:
+        sys.exit(f"qkv: {error}")
