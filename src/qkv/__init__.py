@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from qkv.api.language import train_language_model
     from qkv.api.loading import load
     from qkv.api.looking import look_at
+    from qkv.api.looking_layers import look_at_layers
     from qkv.api.looking_pictures import look_at_pictures
     from qkv.api.looking_sounds import look_at_sounds
     from qkv.api.pairs import hold_out, read_pairs
@@ -126,6 +127,7 @@ __all__ = [
     "labels_of",
     "load",
     "look_at",
+    "look_at_layers",
     "look_at_pictures",
     "look_at_sounds",
     "pairs_of",
@@ -209,6 +211,7 @@ _HOMES = {
     "labels_of": "qkv.api.teaching",
     "load": "qkv.api.loading",
     "look_at": "qkv.api.looking",
+    "look_at_layers": "qkv.api.looking_layers",
     "look_at_pictures": "qkv.api.looking_pictures",
     "look_at_sounds": "qkv.api.looking_sounds",
     "pairs_of": "qkv.api.teaching",

@@ -57,7 +57,7 @@ def test_validation_data_may_be_a_file_or_nothing(words: Path, tmp_path: Path) -
     assert "Held out" not in outcome.out
 
 
-@pytest.mark.parametrize("family", ["transformer", "transformer-admin", "rnn"])
+@pytest.mark.parametrize("family", ["transformer", "transformer-admin", "transformer-deepnorm", "rnn"])
 def test_every_family_can_be_trained(family: str, words: Path, tmp_path: Path) -> None:
     size = "embedding=8,width=8,alignment=8,maxout=8" if family == "rnn" else "width=8,hidden=16,heads=2,layers=1"
     well(train(words, tmp_path / "out", "--family", family, "--size", size))
@@ -128,6 +128,17 @@ def test_a_look_is_a_page_and_images(model: Path, tmp_path: Path) -> None:
     assert "cat" in page.read_text("utf-8")
     for number in (1, 2):
         assert (tmp_path / f"look-{number}.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_layers_of_a_run_are_drawn(words: Path, model: Path, tmp_path: Path) -> None:
+    well(train(words, tmp_path / "out", "--family", "transformer-rezero", "--gradient-norms"))
+    outcome = well(qkv("layers", tmp_path / "out", "cat", "--out", tmp_path / "shown"))
+    assert str(tmp_path / "shown" / "page.html") in outcome.out
+    assert {"page.html", "gradient-norms-decoder.png", "output-change.png"} <= {
+        file.name for file in (tmp_path / "shown").iterdir()
+    }
+    untold = qkv("layers", model)
+    assert (untold.code, "--gradient-norms" in untold.complaint) == (2, True)
 
 
 def test_a_look_at_what_the_model_should_have_written(model: Path, tmp_path: Path) -> None:

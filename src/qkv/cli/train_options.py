@@ -60,6 +60,9 @@ class RunOptions:
     device: Annotated[str, typer.Option(help="cpu, cuda or auto.")] = "auto"
     seed: Annotated[int, typer.Option(help="Of weights, batches and dropout.")] = 0
     evaluate_every: Annotated[int, typer.Option(help="Steps between evaluations, each with a checkpoint.")] = 100
+    gradient_norms: Annotated[
+        bool, typer.Option("--gradient-norms", help="Record what each layer does, for `qkv layers` to draw.")
+    ] = False
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in the folder.")] = False
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Begin anew where the folder holds a run.")] = False
 
@@ -89,6 +92,7 @@ def settings_of(run: RunOptions, watch: str | None = None) -> "TrainSettings":
         seed=run.seed,
         evaluate_every=run.evaluate_every,
         save_every=run.evaluate_every,
+        gradient_norms=run.gradient_norms,
         keep=1,
         patience=10,
     )
