@@ -11,12 +11,10 @@ from torch import Tensor
 
 from qkv.errors import QkvError
 from qkv.parts.attention.attention import HeadOptions, MultiHead, heads_of
+from qkv.parts.attention.kernels.lsh import LSHKernel, unit_keys
 from qkv.parts.context import Context
 from qkv.parts.linear import JoinedLinear
 from qkv.parts.position import Rotary
-from qkv.parts.precision import widened
-
-NEARLY_NOTHING = 1e-6  # added to the mean square of a key before it is made a unit vector
 
 
 class SharedAttention(MultiHead):
@@ -39,5 +37,6 @@ class SharedAttention(MultiHead):
         q, v = (heads_of(part, self.heads) for part in self.project(x))  # [b h s d] each
         if self.rotary is not None:  # which keeps lengths, so that keys made of turned queries are turned unit vectors
             q = self.rotary(q, ctx.position_ids(x.device))
-        k = q * (widened(q).square().mean(-1, keepdim=True) + NEARLY_NOTHING).rsqrt().to(q.dtype) * q.shape[-1] ** -0.5
-        return self.attend(q, k, v, ctx.mask(self.visibility, ctx.tokens, ctx.tokens, x.device), ctx.bias, ctx)
+        k = None if isinstance(self.kernel, LSHKernel) else unit_keys(q)  # that kernel makes them itself
+        mask = ctx.mask(self.visibility, ctx.tokens, ctx.tokens, x.device)
+        return self.attend(q, k, v, mask, ctx.bias, ctx)  # type: ignore[arg-type]

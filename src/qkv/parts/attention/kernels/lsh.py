@@ -24,9 +24,11 @@ from qkv.parts.precision import widened
 
 SELF = -1e5  # a token's score for itself: it attends to itself when it sees no one else [kitaev2020 §2]
 
+NEARLY_NOTHING = 1e-6  # added to the mean square of a key before it is made a unit vector
+
 
 class LSHKernel(nn.Module):
-    """An attention kernel for shared queries and keys: k must point where q does, as `SharedAttention` makes it.
+    """An attention kernel for shared queries and keys: k must point where q does. No k: the queries made unit vectors.
 
     `buckets` may be factors, (16, 32) for 512: two small rotations find what one large one would. None: about two
     buckets a chunk, as the paper recommends. With a `seed` every call draws the same rotations, otherwise its own.
@@ -61,7 +63,7 @@ class LSHKernel(nn.Module):
     def forward(
         self,
         q: Tensor,
-        k: Tensor,
+        k: Tensor | None,
         v: Tensor,
         mask: Mask | None = None,
         bias: Tensor | None = None,
@@ -75,7 +77,7 @@ class LSHKernel(nn.Module):
             raise QkvError("LSH attention forms scores of sorted chunks only: record weights with the exact kernel.")
         if bias is not None:
             raise QkvError("LSH attention has no place for a bias on scores: use another kernel.")
-        if q.shape[:3] != k.shape[:3]:
+        if k is not None and q.shape[:3] != k.shape[:3]:
             raise QkvError(
                 "LSH attention needs all tokens of a row at once, each with one key: decode without a cache."
             )
@@ -85,19 +87,20 @@ class LSHKernel(nn.Module):
         slots = length if length <= self.whole else length + -length % self.fill
         if slots <= self.chunk:  # one chunk: nothing to sort
             order = torch.arange(length, device=q.device).expand(*q.shape[:2], 1, length)
+            k = unit_keys(q) if k is None else k
             return _in_torch(q, k, v, order, documents, length, 0, 0, causal, scale, dropout)[0][:, :, 0]
         real = None if documents is None else documents.numbers > 0
-        order = self._sorted(k, real, slots)  # [b h r s]
-        if self._on_gpu(q, dropout) and (documents is None or not documents.apart):
-            from qkv.parts.attention.kernels import lsh_triton
+        factors = self.buckets or recommended_buckets(slots, self.chunk)
+        rotations = self._rotations(q, factors)
+        if self._on_gpu(q, dropout) and len(factors) <= 2 and (documents is None or not documents.apart):
+            from qkv.parts.attention.kernels import lsh_triton  # Triton comes with torch's builds for GPUs only
 
-            o, log_sum = lsh_triton.attend(
-                q, k, v, order, real, chunk=self.chunk, before=self.before, after=self.after, causal=causal, scale=scale
-            )
-        else:
-            o, log_sum = _in_torch(
-                q, k, v, order, documents, self.chunk, self.before, self.after, causal, scale, dropout
-            )
+            cut = lsh_triton.Chunks(self.chunk, self.before, self.after, causal, scale)
+            return lsh_triton.attend(q, k, v, rotations, factors, real, slots, cut)
+        bucket = buckets_of(q if k is None else k, rotations, factors, real)
+        order = sorted_by_bucket(bucket, slots, math.prod(factors))  # [b h r s]
+        k = unit_keys(q) if k is None else k
+        o, log_sum = _in_torch(q, k, v, order, documents, self.chunk, self.before, self.after, causal, scale, dropout)
         if self.rounds == 1:
             return o[:, :, 0]
         share = torch.softmax(log_sum.masked_fill(log_sum == -torch.inf, -1e30), 2)  # of each round [kitaev2020 eq.6]
@@ -105,33 +108,42 @@ class LSHKernel(nn.Module):
 
     def _on_gpu(self, q: Tensor, dropout: float) -> bool:
         """Its programs want chunks that a matrix product can be made of, and weights that are not dropped."""
-        return q.is_cuda and not dropout and self.chunk in (16, 32, 64, 128)
+        return q.is_cuda and q.dtype != torch.float64 and not dropout and self.chunk in (16, 32, 64, 128)
 
-    @torch.no_grad()
-    def _sorted(self, x: Tensor, real: Tensor | None, slots: int) -> Tensor:
-        """The tokens of a row in the order of their buckets, and within a bucket in that of the row. [b h r s]
-
-        The row is filled up to `slots` by numbers past its end, which stand in a bucket with the padding.
-        """
-        heads, length, width = x.shape[1:]
-        factors = self.buckets or recommended_buckets(slots, self.chunk)
+    def _rotations(self, x: Tensor, factors: tuple[int, ...]) -> Tensor:
+        """Columns for all factors side by side, half as many as buckets: each has an opposite. [h d r m]"""
         generator = None
         if self.seed is not None and not x.is_meta:
             generator = torch.Generator(x.device).manual_seed(self.seed)
-        shape = (heads, width, self.rounds, sum(factors) // 2)
-        rotations = torch.randn(shape, device=x.device, dtype=x.dtype, generator=generator)
-        turned = torch.einsum("bhnd,hdrm->bhrnm", x, rotations)
-        bucket = torch.zeros(turned.shape[:-1], dtype=torch.long, device=x.device)
-        for factor, part in zip(factors[::-1], turned.split([f // 2 for f in factors], -1)[::-1], strict=True):
-            bucket = bucket * factor + torch.cat([part, -part], -1).argmax(-1)  # [kitaev2020 eq.4]
-        last = math.prod(factors)  # the bucket of padding
-        if real is not None:
-            bucket = bucket.masked_fill(~real[:, None, None], last)
-        bucket = F.pad(bucket, (0, slots - length), value=last)
-        return (bucket * slots + torch.arange(slots, device=x.device)).argsort(-1)
+        shape = (x.shape[1], x.shape[3], self.rounds, sum(factors) // 2)
+        return torch.randn(shape, device=x.device, dtype=x.dtype, generator=generator)
 
     def extra_repr(self) -> str:
         return f"{self.rounds} rounds, chunks of {self.chunk}"
+
+
+def unit_keys(q: Tensor) -> Tensor:
+    """k = q / |q| [b h n d]"""
+    return q * (widened(q).square().mean(-1, keepdim=True) + NEARLY_NOTHING).rsqrt().to(q.dtype) * q.shape[-1] ** -0.5
+
+
+@torch.no_grad()
+def buckets_of(x: Tensor, rotations: Tensor, factors: tuple[int, ...], real: Tensor | None) -> Tensor:
+    """The bucket of every token in every round; padding is in one behind all others. [b h r n]"""
+    turned = torch.einsum("bhnd,hdrm->bhrnm", x, rotations)
+    bucket = torch.zeros(turned.shape[:-1], dtype=torch.long, device=x.device)
+    for factor, part in zip(factors[::-1], turned.split([f // 2 for f in factors], -1)[::-1], strict=True):
+        bucket = bucket * factor + torch.cat([part, -part], -1).argmax(-1)  # [kitaev2020 eq.4]
+    return bucket if real is None else bucket.masked_fill(~real[:, None, None], math.prod(factors))
+
+
+def sorted_by_bucket(bucket: Tensor, slots: int, last: int) -> Tensor:
+    """The tokens of a row in the order of their buckets, and within a bucket in that of the row. [b h r s]
+
+    The row is filled up to `slots` by numbers past its end, which stand in the `last` bucket with the padding.
+    """
+    bucket = F.pad(bucket, (0, slots - bucket.shape[-1]), value=last)
+    return (bucket * slots + torch.arange(slots, device=bucket.device)).argsort(-1)
 
 
 def recommended_buckets(length: int, chunk: int) -> tuple[int, ...]:
