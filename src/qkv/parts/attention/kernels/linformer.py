@@ -37,7 +37,12 @@ class RowProjection(nn.Module):
         slots = x.shape[2]
         if slots > self.weight.shape[2]:
             raise QkvError(f"A Linformer projection for {self.weight.shape[2]} tokens cannot take {slots}.")
-        return self.weight[:, :, :slots].to(x.dtype) @ x
+        weight = self.weight[:, :, :slots].to(x.dtype)
+        if len(weight) > 1:
+            return weight @ x
+        # One matrix for all heads: side by side, as the stream has them, they are one product that reads it once.
+        together = weight[0] @ x.transpose(1, 2).flatten(2)  # [b r g·d]
+        return together.unflatten(2, (x.shape[1], -1)).transpose(1, 2)
 
     def extra_repr(self) -> str:
         heads, tokens, longest = self.weight.shape

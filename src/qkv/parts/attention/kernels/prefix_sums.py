@@ -24,13 +24,10 @@ def prefix_sums(queries: Tensor, keys: Tensor, values: Tensor, before: Tensor | 
     length = queries.shape[2]
     queries, keys, values = (_in_chunks(x) for x in (queries, keys, values))  # [b h t c ·]
     sums = keys.transpose(-1, -2) @ values  # [b h t m e]
-    upto = sums.cumsum(2, dtype=_wide(sums))
-    if before is not None:
-        upto = upto + before[:, :, None]
-    first = torch.zeros_like(upto[:, :, 0]) if before is None else before
-    start = torch.cat([first[:, :, None].to(sums.dtype), upto[:, :, :-1].to(sums.dtype)], 2)  # of each chunk
+    first = torch.zeros_like(sums[:, :, 0], dtype=_wide(sums)) if before is None else before
+    upto = torch.cat([first[:, :, None], sums.to(first.dtype)], 2).cumsum(2)  # at the start of each chunk, and the end
     own = (queries @ keys.transpose(-1, -2)).tril()  # [b h t c c]
-    o = queries @ start + own @ values
+    o = _added(own @ values, queries, upto[:, :, :-1].to(sums.dtype))
     return o.flatten(2, 3)[:, :, :length], upto[:, :, -1]
 
 
@@ -56,8 +53,13 @@ def fading_sums(
     first = torch.zeros_like(upto[:, :, 0]) if before is None else before
     start = torch.cat([first[:, :, None].to(sums.dtype), upto[:, :, :-1].to(sums.dtype)], 2)
     own = (queries @ keys.transpose(-1, -2)) * _falling(faded).to(keys.dtype)
-    o = (queries * faded.exp()[..., None].to(queries.dtype)) @ start + own @ values
+    o = _added(own @ values, queries * faded.exp()[..., None].to(queries.dtype), start)
     return o.flatten(2, 3)[:, :, :length], upto[:, :, -1]
+
+
+def _added(to: Tensor, queries: Tensor, sums: Tensor) -> Tensor:
+    """to + queries @ sums, in one product. [b h t c e]"""
+    return torch.baddbmm(to.flatten(0, 2), queries.flatten(0, 2), sums.flatten(0, 2)).view_as(to)
 
 
 def _falling(logs: Tensor) -> Tensor:

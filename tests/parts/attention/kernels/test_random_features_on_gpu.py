@@ -1,0 +1,81 @@
+"""Random features and Linformer on a GPU, in bfloat16, against the same in float32 on a CPU.
+
+pytest -m gpu tests/parts
+"""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from qkv.parts.attention.gated import GatedAttention
+from qkv.parts.attention.kernels import random_features
+from qkv.parts.attention.kernels.exponentials import exponentials
+from qkv.parts.attention.kernels.linformer import LinformerKernel, RowProjection
+from qkv.parts.attention.kernels.random_features import PositiveFeatures, RandomFeatureKernel, WaveFeatures
+from qkv.parts.attention.visibility import Causal, Everything, Mask, NotPadding, Rule, Tokens
+from qkv.parts.context import Context
+
+pytestmark = pytest.mark.gpu
+
+HALF = {"atol": 0.05, "rtol": 0.05}  # features, sums and values are rounded to bfloat16 in turn
+
+
+@pytest.mark.parametrize(("length", "width", "features"), [(1, 8, 16), (70, 24, 40), (300, 64, 256), (130, 64, 600)])
+def test_programs_are_what_torch_computes(length: int, width: int, features: int) -> None:
+    x, w = torch.randn(2, length, 3, width).bfloat16().transpose(1, 2), torch.randn(features, width).bfloat16() * 0.3
+    pull, found = torch.randn(2, 3, length, features).bfloat16(), []
+    for device, kind in (("cpu", torch.float32), ("cuda", torch.bfloat16)):
+        own = x.to(device, kind).requires_grad_()
+        made, largest = exponentials(own, w.to(device, kind))
+        (gradient,) = torch.autograd.grad(made, own, pull.to(device, kind))
+        found.append([each.detach().float().cpu() for each in (made, largest, gradient)])
+    torch.testing.assert_close(found[1][0], found[0][0], atol=0.005, rtol=0.01)
+    torch.testing.assert_close(found[1][1], found[0][1], atol=1e-4, rtol=1e-5)
+    torch.testing.assert_close(found[1][2], found[0][2], atol=0.05, rtol=0.05)
+
+
+def answers(kernel: nn.Module, given: list[Tensor], mask: Mask) -> list[Tensor]:
+    inputs = [x.detach().requires_grad_() for x in given]
+    o = kernel(*inputs, mask)
+    return [each.detach().float().cpu() for each in (o, *torch.autograd.grad(o.float().square().sum(), inputs))]
+
+
+KERNELS = {
+    "positive": lambda: RandomFeatureKernel(PositiveFeatures(64, 16)),
+    "waves": lambda: RandomFeatureKernel(WaveFeatures(64, 16, 4)),
+    "linformer": lambda: LinformerKernel(RowProjection(300, 16), RowProjection(300, 16)),
+}
+BOTH_WAYS, BACK = (Everything(), NotPadding()), (Causal(), Causal() & NotPadding())
+CASES = [(kind, rule) for kind in KERNELS for rule in (BOTH_WAYS if kind == "linformer" else BOTH_WAYS + BACK)]
+
+
+@pytest.mark.parametrize("size", [1, 9, 300])
+@pytest.mark.parametrize(("kind", "rule"), CASES)
+def test_kernels_are_what_they_are_on_a_cpu(kind: str, rule: Rule, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = KERNELS[kind]()
+    monkeypatch.setattr(random_features, "SEGMENT", 1)  # every chunk a segment of its own
+    given = [torch.randn(3, size, 4, 16).bfloat16().transpose(1, 2) for _ in range(3)]
+    documents = (torch.arange(size) < torch.tensor([[size], [size // 2 + 1], [1]])).long()
+    found = []
+    for device, numbers in (("cpu", torch.float32), ("cuda", torch.bfloat16)):
+        tokens = Tokens(size, documents=documents.to(device))
+        mine = copy.deepcopy(kernel).to(device)
+        found.append(answers(mine, [x.to(device, numbers) for x in given], Mask(rule, tokens, tokens, device)))
+    for mine, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(theirs, mine, atol=0.05 * float(mine.abs().max() + 1), rtol=0.05)
+
+
+def test_a_gated_attention_trains_under_autocast() -> None:
+    mixer = GatedAttention(64, 4, 64)
+    x = torch.randn(2, 200, 64)
+    expected = mixer(x, Context(tokens=Tokens(200)))
+    mixer = mixer.to("cuda")
+    with torch.autocast("cuda", torch.bfloat16):
+        found = mixer(x.cuda(), Context(tokens=Tokens(200)))
+        found.float().square().sum().backward()
+    torch.testing.assert_close(found.float().cpu(), expected, **HALF)
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in mixer.parameters())
