@@ -19,7 +19,7 @@ class AttentionOptions:
         str | None,
         typer.Option(
             help="Attention in place of the model's own: window:256, window:256+global:4, strided:128, fixed:128:8, "
-            "big_bird:64, performer:256, linformer:256 or lsh:4:64."
+            "big_bird:64, performer:256, rfa:128, linformer:256 or lsh:4:64."
         ),
     ] = None
 

@@ -74,6 +74,7 @@ KINDS: dict[str, RuleKind | SwapKind] = {
         both_ways=True, whole_rows=True,
     ),
     "performer": SwapKind("performer:FEATURES", 1, 1, "all tokens, by positive random features", swaps.performer),
+    "rfa": SwapKind("rfa:FEATURES", 1, 1, "all tokens, by random waves, with a memory that fades", swaps.rfa),
     "linformer": SwapKind(
         "linformer:TOKENS", 1, 1, "all tokens, projected to TOKENS of them", swaps.linformer,
         both_ways=True, whole_rows=True,

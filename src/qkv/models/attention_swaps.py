@@ -14,26 +14,44 @@ from torch import nn
 from qkv.errors import QkvError
 from qkv.parts.attention.attention import Attention, HeadOptions
 from qkv.parts.attention.big_bird import DrawnBlocks
+from qkv.parts.attention.gated import GatedAttention
 from qkv.parts.attention.kernels.linformer import LinformerKernel, RowProjection
 from qkv.parts.attention.kernels.lsh import LSHKernel
-from qkv.parts.attention.kernels.random_features import PositiveFeatures, RandomFeatureKernel
+from qkv.parts.attention.kernels.random_features import (
+    PositiveFeatures,
+    RandomDirections,
+    RandomFeatureKernel,
+    WaveFeatures,
+)
 from qkv.parts.attention.shared import SharedAttention
 from qkv.parts.attention.visibility import Causal
 from qkv.parts.attention.whole_rows import rules_of
 from qkv.parts.linear import JoinedLinear
 
 MOST_FEATURES = 2**14
+REDRAW_EVERY = 1000  # updates
 Swap = Callable[[Attention, int], nn.Module]
 
 
 def performer(model: nn.Module, features: int) -> Swap:
-    """Positive random features. A kernel that forms no weights has none to drop: their dropout goes."""
-    check_features(features)
+    """Positive random features, drawn anew now and then in training. [choromanski2021 §2]"""
+    _check_features(features)
 
     def swap(attention: Attention, number: int) -> Attention:
-        attention.kernel = RandomFeatureKernel(PositiveFeatures(features, attention.key_width))
-        attention.dropout = 0.0
-        return attention
+        return _by_features(attention, PositiveFeatures(features, attention.key_width, redraw_every=REDRAW_EVERY))
+
+    return swap
+
+
+def rfa(model: nn.Module, features: int) -> Swap:
+    """Random waves: with a memory that fades where tokens look back, without one where they look both ways, as the
+    paper has it for decoders and for encoders. [peng2021 §3]"""
+    _check_features(features)
+
+    def swap(attention: Attention, number: int) -> Attention:
+        if _looks_back(attention):
+            return GatedAttention.of(attention, features)
+        return _by_features(attention, WaveFeatures(features, attention.key_width, attention.heads))
 
     return swap
 
@@ -56,9 +74,8 @@ def lsh(model: nn.Module, rounds: int, chunk: int) -> Swap:
     """Shared queries and keys, hashed; a row that looks both ways reads the chunk after its own too."""
 
     def swap(attention: Attention, number: int) -> SharedAttention:
-        looks_back = any(isinstance(rule, Causal) for rule in rules_of(attention.visibility))
         options = _options(attention)
-        options["kernel"] = LSHKernel(chunk=chunk, rounds=rounds, after=0 if looks_back else 1)
+        options["kernel"] = LSHKernel(chunk=chunk, rounds=rounds, after=0 if _looks_back(attention) else 1)
         options["key_value_heads"], options["scale"] = None, 1.0  # keys are unit vectors, whose scores need no scale
         new = SharedAttention(attention.project.width, attention.heads, rotary=attention.rotary, **options)
         _take_queries_and_values(new.project, attention)
@@ -116,6 +133,16 @@ def _take_queries_and_values(new: JoinedLinear, attention: Attention) -> None:
         mine.copy_(torch.cat((parts["query"], values.repeat_interleave(shared_by, 0).flatten(0, 1))))
 
 
-def check_features(features: int) -> None:
+def _looks_back(attention: Attention) -> bool:
+    return any(isinstance(rule, Causal) for rule in rules_of(attention.visibility))
+
+
+def _by_features(attention: Attention, features: RandomDirections) -> Attention:
+    """The attention itself, computed by features. What forms no weights has none to drop: their dropout goes."""
+    attention.kernel, attention.dropout = RandomFeatureKernel(features), 0.0
+    return attention
+
+
+def _check_features(features: int) -> None:
     if features > MOST_FEATURES:
         raise QkvError(f"Random features are {MOST_FEATURES:,} at most, not {features:,}: exact attention costs less.")
