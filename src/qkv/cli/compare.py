@@ -151,7 +151,7 @@ def variant_of(spelled: str, common: "Setup", length: int) -> "Variant":
     """`dense`, `window:256` or `small: size=layers=2 attention=window:256`."""
     from qkv.api.variants import Variant
 
-    if "=" not in spelled:
+    if "=" not in spelled and ": " not in spelled:
         name = spelled.strip()
         return Variant(name, {"attention": attention_of(name)})
     name, colon, changes = spelled.partition(":")
