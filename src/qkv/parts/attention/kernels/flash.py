@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
 from qkv.parts.attention.bands import Band, Runs, band_of
 from qkv.parts.attention.blocks import TileLists, TileMap, tile_map
@@ -46,7 +47,7 @@ def flash(
 
 
 class _Flash(torch.autograd.Function):
-    """The two operators, joined. (Torch can join them by itself, at several times the cost of a call.)"""
+    """Forwards and backwards, joined. (Torch can join two operators by itself, at several times the cost of a call.)"""
 
     @staticmethod
     def forward(
@@ -61,7 +62,8 @@ class _Flash(torch.autograd.Function):
         most: int,
         scale: float,
     ) -> tuple[Tensor, Tensor]:
-        o, log_sum = _flash(q, k, v, bias, tensors, rows, least, most, scale)
+        attend = _forward if _unwatched(q) else _flash
+        o, log_sum = attend(q, k, v, bias, tensors, rows, least, most, scale)
         ctx.save_for_backward(q, k, v, bias, o, log_sum, *tensors)
         ctx.numbers = rows, least, most, scale
         ctx.mark_non_differentiable(log_sum)
@@ -70,12 +72,17 @@ class _Flash(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *from_above: Tensor) -> tuple[Any, ...]:
         q, k, v, bias, o, log_sum, *tensors = ctx.saved_tensors
-        dq, dk, dv, dbias = _flash_backward(q, k, v, bias, tensors, *ctx.numbers, o, log_sum, from_above[0])
+        go_back = _backward if _unwatched(q) else _flash_backward
+        dq, dk, dv, dbias = go_back(q, k, v, bias, tensors, *ctx.numbers, o, log_sum, from_above[0])
         return dq, dk, dv, None if bias is None else dbias, None, None, None, None, None
 
 
-@torch.library.custom_op("qkv::flash", mutates_args=())
-def _flash(
+def _unwatched(q: Tensor) -> bool:
+    """Whether only the answer matters: neither a compiler nor a mode that counts or pretends asks for an operator."""
+    return type(q) in (Tensor, nn.Parameter) and not torch.compiler.is_compiling() and not is_in_torch_dispatch_mode()
+
+
+def _forward(
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -96,8 +103,7 @@ def _flash(
     return flash_triton.forward(q, k, v, bias, reach, scale)
 
 
-@torch.library.custom_op("qkv::flash_backward", mutates_args=())
-def _flash_backward(
+def _backward(
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -122,6 +128,10 @@ def _flash_backward(
     return dq, dk, dv, q.new_empty(0) if dbias is None else dbias
 
 
+_flash = torch.library.custom_op("qkv::flash", _forward, mutates_args=())
+_flash_backward = torch.library.custom_op("qkv::flash_backward", _backward, mutates_args=())
+
+
 @_flash.register_fake
 def _(
     q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, tensors: Any, rows: int, least: int, most: int, scale: float
@@ -142,9 +152,7 @@ def _(
 def _apart(reach: Band | TileMap) -> tuple[list[Tensor], int, int, int]:
     """What is seen, as an operator of torch takes it: a flat list of tensors, and numbers."""
     if isinstance(reach, TileMap):
-        lists = [
-            [each.begin, each.partial, each.tiles, each.pattern] for each in (reach.of_queries, reach.of_keys)
-        ]
+        lists = [[each.begin, each.partial, each.tiles, each.pattern] for each in (reach.of_queries, reach.of_keys)]
         return [*lists[0], *lists[1], reach.patterns], reach.rows, 0, 0
     runs = reach.runs
     tensors = [] if runs is None else [runs.of_queries, runs.of_keys, runs.keys_met, runs.queries_met]

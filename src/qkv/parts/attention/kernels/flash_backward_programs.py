@@ -1,4 +1,4 @@
-"""FlashAttention's way back on a GPU: weights are made again, tile by tile, from the sums that were kept. [dao2022 alg.4]
+"""FlashAttention's way back on a GPU: weights are made again, tile by tile, from sums that were kept. [dao2022 alg.4]
 
 Two programs, one for the gradients of queries and one for those of keys and values: each adds up what it writes by
 itself, so that the same input gives the same gradient, bit for bit. (The gradient of a bias that several heads or rows
@@ -12,7 +12,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from qkv.parts.attention.kernels.flash_programs import LOG2_E, corner_of, reach_of, seen_of, tile_of
+from qkv.parts.attention.kernels.flash_programs import corner_of, log2_e, reach_of, seen_of, tile_of
 
 
 @triton.jit
@@ -47,7 +47,7 @@ def _back_to_queries(
         if BIASED:
             bounded = tl.minimum(query, queries - 1)
             places = bias + bounded[:, None] * bias_query + key[None, :]
-            added = tl.load(places, mask=key[None, :] < keys, other=0.0).to(tl.float32) * LOG2_E
+            added = tl.load(places, mask=key[None, :] < keys, other=0.0).to(tl.float32) * log2_e()
             p = tl.exp2(s * scale + added - log_sum[:, None])
         else:
             p = tl.exp2(s * scale - log_sum[:, None])
@@ -83,15 +83,13 @@ def backward_queries(
     row, head = (tl.program_id(1) // heads).to(tl.int64), (tl.program_id(1) % heads).to(tl.int64)
     inner = tl.arange(0, M)
     query = start + inner
-    q_tile = tile_of(
-        q + row * q_row + head * q_head, start, inner, tl.arange(0, D), q_stride, queries, d, FITS, False
-    )
+    q_tile = tile_of(q + row * q_row + head * q_head, start, inner, tl.arange(0, D), q_stride, queries, d, FITS, False)
     above_tile = tile_of(
         above + (row * queries * heads + head) * e, start, inner, tl.arange(0, E), heads * e, queries, e, FITS, False
     )
     rows = tl.program_id(1).to(tl.int64) * queries + query
     inside = query < queries
-    sums = tl.load(log_sum + rows, mask=inside, other=float("inf")) * LOG2_E
+    sums = tl.load(log_sum + rows, mask=inside, other=float("inf")) * log2_e()
     differences = tl.load(difference + rows, mask=inside, other=0.0)
     k += row * k_row + head // shared_by * k_head
     v += row * v_row + head // shared_by * v_head
@@ -111,12 +109,12 @@ def backward_queries(
         gradient = _back_to_queries(
             gradient, dbias, q_tile, k, v, bias, above_tile, sums, differences, tiles, which, patterns, key_runs,
             query, run, keys, queries, k_stride, v_stride, bias_query, dbias_query, whole, to, to, 0, least, most,
-            scale * LOG2_E, d, e, False, BAND, RUNS, BIASED, LEARNED, FITS, PRECISION, TILE, WORD, N, D, E,
+            scale * log2_e(), d, e, False, BAND, RUNS, BIASED, LEARNED, FITS, PRECISION, TILE, WORD, N, D, E,
         )  # fmt: skip
     gradient = _back_to_queries(
         gradient, dbias, q_tile, k, v, bias, above_tile, sums, differences, tiles, which, patterns, key_runs,
         query, run, keys, queries, k_stride, v_stride, bias_query, dbias_query, first, last, gap, length, least, most,
-        scale * LOG2_E, d, e, True, BAND, RUNS, BIASED, LEARNED, FITS, PRECISION, TILE, WORD, N, D, E,
+        scale * log2_e(), d, e, True, BAND, RUNS, BIASED, LEARNED, FITS, PRECISION, TILE, WORD, N, D, E,
     )  # fmt: skip
     column = tl.arange(0, D)
     places = dq + (row * queries + start) * heads * d + inner[:, None] * heads * d + head * d + column[None, :]
@@ -140,16 +138,16 @@ def _back_to_keys(
         qt = tile_of(q, corner, inner, tl.arange(0, D), q_stride, queries, d, FITS, True)  # [D M]
         do = tile_of(above, corner, inner, tl.arange(0, E), o_stride, queries, e, FITS, False)  # [M E]
         if FITS:
-            sums = tl.load(log_sum + query) * LOG2_E
+            sums = tl.load(log_sum + query) * log2_e()
             differences = tl.load(difference + query)
         else:
-            sums = tl.load(log_sum + query, mask=query < queries, other=float("inf")) * LOG2_E
+            sums = tl.load(log_sum + query, mask=query < queries, other=float("inf")) * log2_e()
             differences = tl.load(difference + query, mask=query < queries, other=0.0)
         s = tl.dot(k, qt, input_precision=PRECISION)  # [N M]
         if BIASED:
             bounded = tl.minimum(query, queries - 1)
             places = bias + bounded[None, :] * bias_query + key[:, None]
-            added = tl.load(places, mask=key[:, None] < keys, other=0.0).to(tl.float32) * LOG2_E
+            added = tl.load(places, mask=key[:, None] < keys, other=0.0).to(tl.float32) * log2_e()
             p = tl.exp2(s * scale + added - sums[None, :])
         else:
             p = tl.exp2(s * scale - sums[None, :])
@@ -182,12 +180,8 @@ def backward_keys(
     row, key_head = (tl.program_id(1) // key_heads).to(tl.int64), (tl.program_id(1) % key_heads).to(tl.int64)
     inner = tl.arange(0, N)
     key = start + inner
-    k_tile = tile_of(
-        k + row * k_row + key_head * k_head, start, inner, tl.arange(0, D), k_stride, keys, d, FITS, False
-    )
-    v_tile = tile_of(
-        v + row * v_row + key_head * v_head, start, inner, tl.arange(0, E), v_stride, keys, e, FITS, False
-    )
+    k_tile = tile_of(k + row * k_row + key_head * k_head, start, inner, tl.arange(0, D), k_stride, keys, d, FITS, False)
+    v_tile = tile_of(v + row * v_row + key_head * v_head, start, inner, tl.arange(0, E), v_stride, keys, e, FITS, False)
     map_row = tl.minimum(row, map_rows - 1)
     query_runs += map_row * queries
     run = inner
@@ -205,13 +199,13 @@ def backward_keys(
             to_key, to_value = _back_to_keys(
                 to_key, to_value, own_q, k_tile, v_tile, own_bias, own_above, log_sum + line, difference + line,
                 tiles, which, patterns, query_runs, key, run, queries, keys, q_stride, heads * e, bias_query,
-                whole, to, to, 0, least, most, scale * LOG2_E, d, e,
+                whole, to, to, 0, least, most, scale * log2_e(), d, e,
                 False, BAND, RUNS, BIASED, FITS, PRECISION, TILE, WORD, M, D, E,
             )  # fmt: skip
         to_key, to_value = _back_to_keys(
             to_key, to_value, own_q, k_tile, v_tile, own_bias, own_above, log_sum + line, difference + line,
             tiles, which, patterns, query_runs, key, run, queries, keys, q_stride, heads * e, bias_query,
-            first, last, gap, length, least, most, scale * LOG2_E, d, e,
+            first, last, gap, length, least, most, scale * log2_e(), d, e,
             True, BAND, RUNS, BIASED, FITS, PRECISION, TILE, WORD, M, D, E,
         )  # fmt: skip
     inside = key[:, None] < keys

@@ -13,7 +13,10 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-LOG2_E = tl.constexpr(1.4426950408889634)
+
+@triton.jit
+def log2_e():
+    return 1.4426950408889634
 
 
 @triton.jit
@@ -132,7 +135,7 @@ def _pass_over(
         factor = scale
         if BIASED:
             places = bias + query[:, None] * bias_query + key[None, :]
-            s = s * scale + tl.load(places, mask=key[None, :] < keys, other=0.0).to(tl.float32) * LOG2_E
+            s = s * scale + tl.load(places, mask=key[None, :] < keys, other=0.0).to(tl.float32) * log2_e()
             factor = 1.0
         if PARTIAL:
             run = query_run
@@ -169,9 +172,7 @@ def forward(
     row, head = (tl.program_id(1) // heads).to(tl.int64), (tl.program_id(1) % heads).to(tl.int64)
     inner = tl.arange(0, M)
     query = start + inner
-    q_tile = tile_of(
-        q + row * q_row + head * q_head, start, inner, tl.arange(0, D), q_stride, queries, d, FITS, False
-    )
+    q_tile = tile_of(q + row * q_row + head * q_head, start, inner, tl.arange(0, D), q_stride, queries, d, FITS, False)
     k += row * k_row + head // shared_by * k_head
     v += row * v_row + head // shared_by * v_head
     bias += row * bias_row + head * bias_head
@@ -187,7 +188,7 @@ def forward(
     gathered = tl.zeros([M, E], tl.float32)
     total = tl.zeros([M], tl.float32)
     largest = tl.full([M], float("-inf"), tl.float32)
-    scale = scale * LOG2_E
+    scale = scale * log2_e()
     bounded = query
     if BIASED:
         bounded = tl.minimum(query, queries - 1)  # a bias is read where it is
@@ -204,7 +205,7 @@ def forward(
     )  # fmt: skip
     nothing = total == 0.0
     gathered = gathered / tl.where(nothing, 1.0, total)[:, None]
-    logarithm = tl.where(nothing, float("inf"), (largest + tl.log2(total)) / LOG2_E)
+    logarithm = tl.where(nothing, float("inf"), (largest + tl.log2(total)) / log2_e())
     tl.store(log_sum + tl.program_id(1).to(tl.int64) * queries + query, logarithm, mask=query < queries)
     column = tl.arange(0, E)
     inside = (query[:, None] < queries) & (column[None, :] < e)

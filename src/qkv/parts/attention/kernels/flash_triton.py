@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 import triton
@@ -10,7 +11,8 @@ from torch import Tensor
 
 from qkv.parts.attention.bands import Band
 from qkv.parts.attention.blocks import TILE, WORD, TileMap
-from qkv.parts.attention.kernels import flash_backward_programs, flash_programs
+from qkv.parts.attention.kernels import flash_backward_programs as programs
+from qkv.parts.attention.kernels import flash_programs
 from qkv.parts.attention.kernels.flash_tiled import like_a_stream
 
 
@@ -23,23 +25,75 @@ class Steps:
     warps: int
     stages: int
 
+    @property
+    def options(self) -> dict[str, int]:
+        return {"M": self.queries, "N": self.keys, "num_warps": self.warps, "num_stages": self.stages}
+
+
+@dataclass(frozen=True)
+class Layout:
+    """All that programs are told of how tensors lie in memory, worked out once for tensors of one shape."""
+
+    queries: int
+    keys: int
+    lines: int  # rows times query heads
+    key_lines: int
+    strides: tuple[int, ...]  # of rows, heads and slots: q, k, v
+    heads: tuple[int, int]  # query heads, and how many share a key
+    widths: tuple[int, int]
+    constants: dict[str, object]
+    forward: Steps
+    backward_keys: Steps
+    backward_queries: Steps
+
+
+@lru_cache(maxsize=1024)
+def layout_of(
+    shapes: tuple[torch.Size, ...], strides: tuple[tuple[int, ...], ...], dtype: torch.dtype, *, band: bool, runs: bool
+) -> Layout:
+    (b, h, queries, d), (_, key_heads, keys, _), (_, _, _, e) = shapes
+    wide, high = triton.next_power_of_2(max(d, 16)), triton.next_power_of_2(max(e, 16))  # a product takes 16 at least
+    constants: dict[str, object] = {
+        "BAND": band,
+        "RUNS": runs,
+        "FITS": queries % TILE == 0 and keys % TILE == 0 and wide == d and high == e,
+        "PRECISION": "ieee" if dtype == torch.float32 else "tf32",  # of float32 alone; narrower types have but one
+        "TILE": TILE,
+        "WORD": WORD,
+        "D": wide,
+        "E": high,
+    }
+    large = dtype == torch.float32 or d > 128
+    return Layout(
+        queries, keys, b * h, b * key_heads, tuple(step for each in strides for step in each[:3]), (h, h // key_heads),
+        (d, e), constants, forward_steps(d, large), backward_keys_steps(d, large), backward_queries_steps(d, large),
+    )  # fmt: skip
+
+
+def _layout(q: Tensor, k: Tensor, v: Tensor, reach: Band | TileMap) -> Layout:
+    return layout_of(
+        (q.shape, k.shape, v.shape),
+        (q.stride(), k.stride(), v.stride()),
+        q.dtype,
+        band=isinstance(reach, Band),
+        runs=isinstance(reach, Band) and reach.runs is not None,
+    )
+
 
 def forward(
     q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, reach: Band | TileMap, scale: float
 ) -> tuple[Tensor, Tensor]:
     """As `flash_tiled.forward`; what is seen may also be told as a band."""
-    b, h, queries, d = q.shape
     q, k, v = _rows_in_line(q), _rows_in_line(k), _rows_in_line(v)
     q, scale = (q, scale) if scale > 0 else (q * scale, 1.0)
     o = like_a_stream(q, v.shape[3])
-    log_sum = torch.empty(b, h, queries, dtype=torch.float32, device=q.device)
-    steps = forward_steps(q)
-    flash_programs.forward[(triton.cdiv(queries, steps.queries), b * h)](
-        q, k, v, q if bias is None else bias, o, log_sum, *_reach(reach, q, of_queries=True),
-        *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *_bias_strides(bias), h, h // k.shape[1], queries,
-        k.shape[2], *_numbers(reach), scale, d, v.shape[3],
-        BIASED=bias is not None, **_common(q, k, v, reach),
-        M=steps.queries, N=steps.keys, num_warps=steps.warps, num_stages=steps.stages,
+    log_sum = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
+    layout = _layout(q, k, v, reach)
+    steps = layout.forward
+    flash_programs.forward[(-(-layout.queries // steps.queries), layout.lines)](
+        q, k, v, q if bias is None else bias, o, log_sum, *_reach(reach, q, of_queries=True), *layout.strides,
+        *_bias_strides(bias), *layout.heads, layout.queries, layout.keys, *_numbers(reach), scale, *layout.widths,
+        BIASED=bias is not None, **layout.constants, **steps.options,
     )  # fmt: skip
     return o, log_sum
 
@@ -56,49 +110,49 @@ def backward(
     from_above: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     """As `flash_tiled.backward`."""
-    b, h, queries, d = q.shape
-    keys, e, key_heads = k.shape[2], v.shape[3], k.shape[1]
     q, k, v = _rows_in_line(q), _rows_in_line(k), _rows_in_line(v)
     above = from_above.transpose(1, 2).contiguous().transpose(1, 2)  # [b h q e], as a stream lies in memory
+    layout = _layout(q, k, v, reach)
+    (heads, _), (d, e) = layout.heads, layout.widths
     difference = torch.empty_like(log_sum)
-    flash_backward_programs.difference_of[(triton.cdiv(queries, TILE), b * h)](
-        o, above, difference, h, queries, e, M=TILE, E=triton.next_power_of_2(e)
+    programs.difference_of[(-(-layout.queries // TILE), layout.lines)](
+        o, above, difference, heads, layout.queries, e, M=TILE, E=layout.constants["E"]
     )
     dq, dk, dv = like_a_stream(q, d), like_a_stream(k, d), like_a_stream(v, e)
     dbias = None if bias is None else torch.zeros_like(bias, dtype=torch.float32)
-    given = q if bias is None else bias
-    strides = (*q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *_bias_strides(bias))
-    sizes = (h, h // key_heads, queries, keys, *_numbers(reach), scale, d, e)
-    common = {"BIASED": bias is not None, **_common(q, k, v, reach)}
-    steps = backward_keys_steps(q)
-    flash_backward_programs.backward_keys[(triton.cdiv(keys, steps.keys), b * key_heads)](
-        q, k, v, given, above, log_sum, difference, dk, dv, *_reach(reach, q, of_queries=False), *strides, *sizes,
-        **common, M=steps.queries, N=steps.keys, num_warps=steps.warps, num_stages=steps.stages,
+    strides = (*layout.strides, *_bias_strides(bias))
+    given = (q, k, v, q if bias is None else bias, above, log_sum, difference)
+    sizes = (*layout.heads, layout.queries, layout.keys, *_numbers(reach), scale, d, e)
+    steps = layout.backward_keys
+    programs.backward_keys[(-(-layout.keys // steps.keys), layout.key_lines)](
+        *given, dk, dv, *_reach(reach, q, of_queries=False), *strides, *sizes,
+        BIASED=bias is not None, **layout.constants, **steps.options,
     )  # fmt: skip
-    steps = backward_queries_steps(q)
-    flash_backward_programs.backward_queries[(triton.cdiv(queries, steps.queries), b * h)](
-        q, k, v, given, above, log_sum, difference, dq, q if dbias is None else dbias,
-        *_reach(reach, q, of_queries=True), *strides, *_bias_strides(dbias), *sizes, **common,
-        LEARNED=dbias is not None, M=steps.queries, N=steps.keys, num_warps=steps.warps, num_stages=steps.stages,
+    steps = layout.backward_queries
+    programs.backward_queries[(-(-layout.queries // steps.queries), layout.lines)](
+        *given, dq, q if dbias is None else dbias, *_reach(reach, q, of_queries=True), *strides,
+        *_bias_strides(dbias), *sizes,
+        BIASED=bias is not None, LEARNED=dbias is not None, **layout.constants, **steps.options,
     )  # fmt: skip
     return dq, dk, dv, dbias if bias is None or dbias is None else dbias.to(bias.dtype)
 
 
 # The quickest of those tried on an H200, for look-ahead masks in bfloat16 at widths of 64 and 128.
-def forward_steps(q: Tensor) -> Steps:
-    if q.dtype == torch.float32 or q.shape[3] > 128:
-        return Steps(128, 64, 8, 2)
-    return Steps(64, 64, 4, 3) if q.shape[3] <= 64 else Steps(128, 128, 8, 3)
+def forward_steps(width: int, large: bool) -> Steps:
+    """`large`: more than those widths, or of float32, which takes as much room again."""
+    return Steps(128, 64, 8, 2) if large else Steps(64, 64, 4, 3)
 
 
-def backward_keys_steps(q: Tensor) -> Steps:
-    if q.dtype == torch.float32 or q.shape[3] > 128:
+def backward_keys_steps(width: int, large: bool) -> Steps:
+    if large:
         return Steps(32, 64, 4, 2)
-    return Steps(64, 64, 4, 2) if q.shape[3] <= 64 else Steps(64, 128, 8, 2)
+    return Steps(64, 64, 4, 3) if width <= 64 else Steps(64, 128, 8, 3)
 
 
-def backward_queries_steps(q: Tensor) -> Steps:
-    return Steps(64, 32, 4, 2) if q.dtype == torch.float32 or q.shape[3] > 128 else Steps(64, 64, 4, 3)
+def backward_queries_steps(width: int, large: bool) -> Steps:
+    if large:
+        return Steps(64, 32, 4, 2)
+    return Steps(64, 64, 4, 3) if width <= 64 else Steps(128, 64, 8, 3)
 
 
 def _reach(reach: Band | TileMap, unused: Tensor, *, of_queries: bool) -> tuple[Tensor, ...]:
@@ -117,21 +171,6 @@ def _numbers(reach: Band | TileMap) -> tuple[int, int, int]:
     if isinstance(reach, TileMap):
         return reach.rows, 0, 0
     return 1 if reach.runs is None else len(reach.runs.of_queries), reach.least, reach.most
-
-
-def _common(q: Tensor, k: Tensor, v: Tensor, reach: Band | TileMap) -> dict[str, object]:
-    d, e = q.shape[3], v.shape[3]
-    wide, high = triton.next_power_of_2(max(d, 16)), triton.next_power_of_2(max(e, 16))  # a product takes 16 at least
-    return {
-        "BAND": isinstance(reach, Band),
-        "RUNS": isinstance(reach, Band) and reach.runs is not None,
-        "FITS": q.shape[2] % TILE == 0 and k.shape[2] % TILE == 0 and wide == d and high == e,
-        "PRECISION": "ieee" if q.dtype == torch.float32 else "tf32",  # of float32 alone; narrower types have but one
-        "TILE": TILE,
-        "WORD": WORD,
-        "D": wide,
-        "E": high,
-    }
 
 
 def _bias_strides(bias: Tensor | None) -> tuple[int, int, int]:

@@ -36,7 +36,7 @@ def _direction(tile, rotations, between, half, d, PRECISION: tl.constexpr, D: tl
     return tl.where(-lowest > highest, half + low, high)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["first", "second", "rounds", "blocks"])
 def hashed(
     x, rotations, real, bucket, counts, x_row, x_head, x_stride, heads, rounds, length, first, second, blocks, d,
     PADDED: tl.constexpr, FITS: tl.constexpr, PRECISION: tl.constexpr,
@@ -75,7 +75,7 @@ def hashed(
         tl.atomic_add(whole + number, 1, mask=inside, sem="relaxed")
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["bins", "blocks"])
 def begun(counts, bins, blocks, R: tl.constexpr, W: tl.constexpr):
     """Counts become places: where in the sorted row each block's share of each bucket begins. R blocks at a time."""
     line = tl.program_id(1).to(tl.int64) * (blocks + 1)
@@ -98,7 +98,7 @@ def begun(counts, bins, blocks, R: tl.constexpr, W: tl.constexpr):
         place += tl.sum(counted, 0)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["bins", "blocks"])
 def placed(bucket, begins, order, length, slots, bins, blocks, B: tl.constexpr, M: tl.constexpr, N: tl.constexpr):
     """Every token's number to its place in the sorted row; M tokens look back over their block, N at a time."""
     line = tl.program_id(1).to(tl.int64)

@@ -49,7 +49,7 @@ def _kept(largest, total):
     return tl.where(nothing, float("inf"), logarithm)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rounds"])
 def forward(
     q, k, v, real, order, o, log_sum, q_row, q_head, q_stride, k_row, k_head, k_stride, v_row, v_head, v_stride,
     heads, rounds, length, slots, scale, d, e,
@@ -114,7 +114,7 @@ def forward(
         tl.store(places, gathered.to(o.dtype.element_ty), mask=inside[:, None] & (column[None, :] < e))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rounds"])
 def combined(each, log_sums, o, log_sum, heads, rounds, length, e, M: tl.constexpr, E: tl.constexpr):
     """Every round by its share of the sum: [b h r n e] and [b h r n] become o [b n h e] and L [b h n]."""
     line = tl.program_id(1).to(tl.int64)
@@ -172,7 +172,7 @@ def _add(sums, out, place, out_place, value, width, inside, earlier, later, W: t
         tl.store(out + out_place[:, None] * width + column[None, :], value.to(out.dtype.element_ty), mask=seen)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rounds", "round"])
 def backward(
     q, k, v, real, order, above, log_sum, difference, dq, dk, dv, sum_q, sum_k, sum_v,
     q_row, q_head, q_stride, k_row, k_head, k_stride, v_row, v_head, v_stride,
