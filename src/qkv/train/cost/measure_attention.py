@@ -1,0 +1,121 @@
+"""How fast a device's attentions are, forward and back, and how much memory they take for themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+if TYPE_CHECKING:
+    from qkv.train.cost.measure import Clock, Extent
+
+TOKENS = 16384  # in all rows together
+LONGEST = {"float32": 4096}  # beyond which a figure of float32 takes too long
+WIDTHS = (64, 128)
+_BACKENDS = {
+    "cudnn": SDPBackend.CUDNN_ATTENTION,
+    "flash": SDPBackend.FLASH_ATTENTION,
+    "efficient": SDPBackend.EFFICIENT_ATTENTION,
+}
+
+
+def measure_attentions(clock: Clock, extent: Extent) -> Iterator[tuple[Any, ...]]:
+    """AttentionShape's fields, seconds, and bytes that the kernel takes for each number of the queries."""
+    if clock.place.type != "cuda":
+        for causal in (True, False):
+            for length in extent.lengths:
+                rows = max(1, extent.lengths[-1] // length)
+                yield from _both_ways(clock, "cpu", torch.float32, 4 * rows, length, 64, causal, False, _plain)
+        return
+    for name, dtype, masked in (
+        ("cudnn", torch.bfloat16, False),
+        ("flash", torch.bfloat16, False),
+        ("efficient", torch.float32, False),
+        ("cudnn", torch.bfloat16, True),
+        ("efficient", torch.bfloat16, True),
+        ("efficient", torch.float32, True),
+    ):
+        for width in WIDTHS:
+            for length in extent.lengths:
+                if length > LONGEST.get(str(dtype).removeprefix("torch."), 1 << 30) or (masked and length > 2048):
+                    continue
+                heads = TOKENS // length * (768 // width)
+                for causal in (False,) if masked else (True, False):
+                    yield from _both_ways(clock, name, dtype, heads, length, width, causal, masked, _by(name))
+    yield from _our_own(clock)
+
+
+def _our_own(clock: Clock) -> Iterator[tuple[Any, ...]]:
+    """Our tiles under a look-ahead mask; few sizes, because each is compiled first."""
+    from qkv.parts.attention.kernels.flash import flash
+    from qkv.parts.attention.visibility import Causal, Mask, Tokens
+
+    for width in WIDTHS:
+        for length in (2048, 8192):
+            tokens = Tokens(length)
+            mask = Mask(Causal(), tokens, tokens, clock.place)
+
+            def call(q: Tensor, k: Tensor, v: Tensor, _: bool, __: Tensor | None, mask: Mask = mask) -> Tensor:
+                return flash(q, k, v, mask)
+
+            heads = TOKENS // length * (768 // width)
+            yield from _both_ways(clock, "tiles", torch.bfloat16, heads, length, width, True, False, call)
+
+
+Attend = Callable[[Tensor, Tensor, Tensor, bool, Tensor | None], Tensor]
+
+
+def _plain(q: Tensor, k: Tensor, v: Tensor, causal: bool, mask: Tensor | None) -> Tensor:
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal)
+
+
+def _by(name: str) -> Attend:
+    def call(q: Tensor, k: Tensor, v: Tensor, causal: bool, mask: Tensor | None) -> Tensor:
+        with sdpa_kernel(_BACKENDS[name]):
+            return _plain(q, k, v, causal, mask)
+
+    return call
+
+
+def _both_ways(
+    clock: Clock, name: str, dtype: torch.dtype, heads: int, length: int, width: int, causal: bool, masked: bool,
+    attend: Attend,
+) -> Iterator[tuple[Any, ...]]:  # fmt: skip
+    each = max(1, 768 // width) if heads % max(1, 768 // width) == 0 else heads
+    joined = torch.randn(heads // each, length, 3, each, width, device=clock.place, dtype=dtype)  # as projections lie
+    q, k, v = (x.transpose(1, 2).requires_grad_() for x in joined.unbind(2))
+    mask = torch.zeros(heads // each, 1, length, length, device=clock.place, dtype=dtype) if masked else None
+    mask = None if mask is None else mask.expand(-1, each, -1, -1)
+    try:
+        with torch.no_grad():
+            forward = clock.seconds(lambda: attend(q, k, v, causal, mask))
+        made = attend(q, k, v, causal, mask)
+    except RuntimeError:  # a kernel that this machine does not have
+        return
+    above = torch.randn_like(made)
+
+    def back() -> object:
+        return torch.autograd.grad(made, (q, k, v), above, retain_graph=True)
+
+    shape = name, str(dtype).removeprefix("torch.")
+    rest = causal, masked, heads, length, length, width
+    taken = _taken_beside(clock.place, back) / q.numel()
+    yield *shape, False, *rest, forward, 0.0
+    yield *shape, True, *rest, clock.seconds(back), max(0.0, taken - 3 * q.element_size())
+
+
+def _taken_beside(place: torch.device, call: Callable[[], object]) -> int:
+    """The most that a call holds beyond what was held before it."""
+    if place.type != "cuda":
+        return 0
+    call()
+    torch.cuda.synchronize(place)
+    before = torch.cuda.memory_allocated(place)
+    torch.cuda.reset_peak_memory_stats(place)
+    call()
+    torch.cuda.synchronize(place)
+    return torch.cuda.max_memory_allocated(place) - before

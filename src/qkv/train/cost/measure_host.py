@@ -1,0 +1,102 @@
+"""How long the host takes for an operator: a step so small that the device waits for it, divided by its operators."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from typing import Any
+
+import torch
+from torch import nn
+
+from qkv.data.packing import LanguageBatch
+from qkv.models.text_model import TextModel
+from qkv.parts.attention.attention import Attention
+from qkv.parts.attention.visibility import Causal
+from qkv.parts.block import Block
+from qkv.parts.embed import Embed, TokenEmbedding
+from qkv.parts.feedforward import MLP, gelu
+from qkv.parts.heads import LogitHead
+from qkv.parts.norm import LayerNorm
+from qkv.parts.residual import PreNorm
+from qkv.parts.stack import Stack
+from qkv.train.cost.backends import CUDNN_PREFERRED
+from qkv.train.cost.step import AlwaysThis, trace_step
+from qkv.train.cost.tracer import BACKWARD, FORWARD, UPDATE, Trace
+from qkv.train.objectives.language import LanguageLoss
+from qkv.train.objectives.loss import Loss
+from qkv.train.optimizers import adamw
+from qkv.train.settings import TrainSettings
+from qkv.train.step import Stepper
+
+VIEW = 0.3  # of an operator's time on the host is what a view takes, which launches nothing
+WIDTH, LAYERS, ROWS, LENGTH, STEPS = 64, 12, 1, 32, 20
+
+
+def launches(trace: Trace) -> dict[str, float]:
+    """How many operators the host starts in each phase, views counted as the part of one that they are."""
+    found = dict.fromkeys((FORWARD, BACKWARD, UPDATE), 0.0)
+    for (phase, work), times in trace.works.items():
+        found[phase] += times * (VIEW if work.kind == "nothing" else 1.0)
+    return found
+
+
+def measure_host(place: torch.device, *, tiny: bool = False) -> dict[str, float]:
+    """Seconds for each operator, by precision and phase: {"float32 forward": …}."""
+    found = {}
+    for precision in ("float32", "bfloat16") if place.type == "cuda" else ("float32",):
+        settings = TrainSettings(steps=1, precision=precision, device=str(place))  # type: ignore[arg-type]
+        times = _phases(place, settings, 3 if tiny else STEPS)
+        trace, _ = trace_step(_small_model(), LanguageLoss(), adamw, _small_batch(), settings, _numbered(place),
+                              CUDNN_PREFERRED)  # fmt: skip
+        for phase, count in launches(trace).items():
+            found[f"{precision} {phase}"] = times[phase] / count
+    return found
+
+
+def _numbered(place: torch.device) -> torch.device:
+    return torch.device(place.type, place.index or 0) if place.type == "cuda" else place
+
+
+def _phases(place: torch.device, settings: TrainSettings, steps: int) -> dict[str, float]:
+    """Median seconds of each phase of a small step."""
+    model = _small_model().to(place).train()
+    optimizer = adamw(model)
+    at: dict[str, float] = {}
+
+    def forward(model: Any, batch: Any) -> Loss:
+        at["begin"] = time.perf_counter()
+        loss = LanguageLoss()(model, batch)
+        at["forward"] = time.perf_counter()
+        return loss
+
+    model.embed.tokens.weight.register_post_accumulate_grad_hook(  # the last to be known
+        lambda _: at.__setitem__("backward", time.perf_counter())
+    )
+    stepper, batch = Stepper(model, forward, optimizer, settings), _small_batch().to(place)
+    rows = []
+    for _ in range(steps):
+        stepper.update(AlwaysThis(batch, place))  # type: ignore[arg-type]
+        end = time.perf_counter()
+        rows.append((at["forward"] - at["begin"], at["backward"] - at["forward"], end - at["backward"]))
+        if place.type == "cuda":
+            torch.cuda.synchronize(place)
+    medians = (statistics.median(column) for column in zip(*rows, strict=True))
+    return dict(zip((FORWARD, BACKWARD, UPDATE), medians, strict=True))
+
+
+def _small_model() -> TextModel:
+    def block() -> Block:
+        attention = Attention(WIDTH, 1, visibility=Causal())
+        return Block(
+            attention=PreNorm(LayerNorm(WIDTH), attention, 0.1),
+            feed_forward=PreNorm(LayerNorm(WIDTH), MLP(WIDTH, 4 * WIDTH, gelu), 0.1),
+        )
+
+    blocks: list[nn.Module] = [block() for _ in range(LAYERS)]
+    return TextModel(Embed(TokenEmbedding(256, WIDTH)), Stack(blocks, LayerNorm(WIDTH)), LogitHead(WIDTH, 256))
+
+
+def _small_batch() -> LanguageBatch:
+    ids = torch.ones(ROWS, LENGTH + 1, dtype=torch.long)
+    return LanguageBatch(ids, torch.ones_like(ids), False, ROWS * LENGTH, ROWS * LENGTH)

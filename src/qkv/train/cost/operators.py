@@ -1,0 +1,236 @@
+"""What an operator of torch costs, from the shapes of what it is given and what it makes.
+
+An operator is a matrix product, an attention, or one that reads and writes and computes next to nothing. Shapes: m rows,
+n columns and k terms of a product; b rows, h heads, q queries, k keys, d width of a head.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import flop_registry
+
+from qkv.parts.attention.blocks import TILE
+
+aten = torch.ops.aten
+
+TYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "bfloat16", torch.float64: "float64"}
+FOR_A_BAND = 4  # tensors that our own kernel takes at most for a rule that is a band, and more for any other
+ALIGNED = 8  # numbers of 16 bits: rows that begin at no multiple of 16 bytes keep a product from its fastest kernels
+
+
+@dataclass(frozen=True)
+class Work:
+    """One operator: of which kind, how much, and for products and attentions of which shape."""
+
+    kind: str  # "product", "attention", "nothing" (views, memory alone) or a kind of traffic
+    name: str  # of the operator
+    flops: int
+    bytes: int  # read and written
+    shape: tuple[Any, ...] = ()  # Product or Attention, as a plain tuple
+    workspace: int = 0  # elements of queries, for attentions on their way back
+
+
+@dataclass(frozen=True)
+class Product:
+    dtype: str
+    layout: str  # "nt", "nn", "tn", "tt": which side lies transposed
+    batch: int
+    m: int
+    n: int
+    k: int
+    aligned: bool
+
+
+@dataclass(frozen=True)
+class AttentionShape:
+    kernel: str  # "cudnn", "flash", "efficient", "cpu", "tiles" (our own)
+    dtype: str
+    back: bool
+    causal: bool
+    masked: bool
+    heads: int  # of all rows: b·h
+    queries: int
+    keys: int
+    width: int
+
+
+_NO_KERNEL = frozenset(
+    ["empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "detach", "alias", "lift_fresh", "set_",
+     "_local_scalar_dense", "record_stream"]
+)  # fmt: skip
+_KINDS = {
+    "norm": ["native_layer_norm", "_fused_rms_norm", "native_group_norm"],
+    "norm_back": ["native_layer_norm_backward", "_fused_rms_norm_backward", "native_group_norm_backward"],
+    "softmax": ["_softmax", "_log_softmax", "_softmax_backward_data", "_log_softmax_backward_data", "logsumexp"],
+    "dropout": ["native_dropout", "bernoulli_", "bernoulli"],
+    "gather": ["embedding", "index", "index_select", "gather", "_unsafe_index"],
+    "scatter": ["embedding_dense_backward", "index_put_", "_index_put_impl_", "index_put", "scatter_add_", "scatter_",
+                "scatter", "scatter_add", "index_add_", "index_add", "index_copy", "index_copy_"],
+    "sort": ["sort", "argsort", "topk", "searchsorted", "unique"],
+    "adam": ["_fused_adam_", "_fused_adamw_"],
+    "reduce": ["sum", "mean", "amax", "amin", "max", "min", "any", "all", "var", "argmax", "linalg_vector_norm",
+               "_foreach_norm", "cumsum"],
+}  # fmt: skip
+_KIND_OF = {name: kind for kind, names in _KINDS.items() for name in names}
+KINDS_OF_TRAFFIC = (*_KINDS, "reduce_rows", "copy", "transpose", "pointwise")
+
+_ATTENTION = {
+    "_scaled_dot_product_flash_attention": ("flash", False),
+    "_scaled_dot_product_flash_attention_backward": ("flash", True),
+    "_scaled_dot_product_cudnn_attention": ("cudnn", False),
+    "_scaled_dot_product_cudnn_attention_backward": ("cudnn", True),
+    "_scaled_dot_product_efficient_attention": ("efficient", False),
+    "_scaled_dot_product_efficient_attention_backward": ("efficient", True),
+    "_scaled_dot_product_flash_attention_for_cpu": ("cpu", False),
+    "_scaled_dot_product_flash_attention_for_cpu_backward": ("cpu", True),
+    "flash": ("tiles", False),
+    "flash_backward": ("tiles", True),
+}
+
+
+def work_of(operator: Any, given: tuple[Any, ...], named: dict[str, Any], made: Any) -> Work:
+    """What one call of an operator costs."""
+    name = operator.overloadpacket.__name__
+    if name in _ATTENTION:
+        return _attention(operator, name, given, named)
+    ins, outs = _tensors((given, named)), _tensors(made)
+    if name in _NO_KERNEL or _only_looks(operator, ins, outs):
+        return Work("nothing", name, 0, 0)
+    if operator.overloadpacket in flop_registry:
+        flops = int(flop_registry[operator.overloadpacket](*given, **named, out_val=made))
+        return _product(name, given, made, flops, sum(map(_bytes, ins)) + sum(map(_bytes, outs)))
+    if name in ("_grouped_mm", "grouped_mm"):
+        return _grouped(name, given[0], given[1], made)
+    kind = _kind_of_sum(given) if name == "sum" else _KIND_OF.get(name) or _kind_of_rest(name, given, ins, outs)
+    return Work(kind, name, 0, _traffic(kind, name, given, ins, outs, operator))
+
+
+def _only_looks(operator: Any, ins: list[Tensor], outs: list[Tensor]) -> bool:
+    if operator._schema.is_mutable or not outs or not ins:
+        return False
+    seen = {tensor.untyped_storage()._cdata for tensor in ins}
+    return all(tensor.untyped_storage()._cdata in seen for tensor in outs)
+
+
+def _kind_of_rest(name: str, given: tuple[Any, ...], ins: list[Tensor], outs: list[Tensor]) -> str:
+    if name in ("copy_", "_to_copy", "clone", "cat", "stack", "constant_pad_nd"):
+        source = ins[-1] if name == "copy_" else ins[0]
+        target = outs[0]
+        plain = source.stride() == target.stride() or (source.is_contiguous() and target.is_contiguous())
+        return "copy" if plain or name in ("cat", "stack") else "transpose"
+    return "pointwise"
+
+
+def _kind_of_sum(given: tuple[Any, ...]) -> str:
+    """Rows added up, as for the gradient of a bias, or the numbers of each row."""
+    return "reduce_rows" if len(given) > 1 and list(given[1] or ()) == [0] and given[0].dim() == 2 else "reduce"
+
+
+def _traffic(
+    kind: str, name: str, given: tuple[Any, ...], ins: list[Tensor], outs: list[Tensor], operator: Any
+) -> int:
+    made = sum(map(_bytes, outs))
+    if kind == "gather":
+        return made + made + sum(_bytes(tensor) for tensor in ins if not tensor.is_floating_point())
+    if name == "embedding_dense_backward":
+        return made + 3 * _bytes(ins[0])
+    if kind == "scatter":
+        source = sum(_bytes(tensor) for tensor in ins[1:])
+        return 2 * source if operator._schema.is_mutable else 2 * source + made + _bytes(ins[0])
+    if name in ("zero_", "fill_", "zeros", "ones", "full", "zeros_like", "ones_like", "full_like", "arange", "new_zeros",
+                "new_full", "new_ones"):  # fmt: skip
+        return made
+    read = sum(map(_bytes, ins[1:] if name == "copy_" else ins))
+    if operator._schema.is_mutable and not outs:  # lists changed in place: all are read, some are written
+        return 2 * read if name.startswith("_foreach") else read * 7 // 4
+    return read + made
+
+
+def _product(name: str, given: tuple[Any, ...], made: Any, flops: int, bytes_: int) -> Work:
+    if name.startswith("convolution") or name.startswith("_convolution"):
+        x = given[0]
+        return Work("product", name, flops, bytes_, as_tuple(_of_convolution(x, flops)))
+    a, b = (given[1], given[2]) if name in ("addmm", "baddbmm", "_addmm_activation") else (given[0], given[1])
+    batch = a.shape[0] if a.dim() == 3 else 1
+    m, k, n = a.shape[-2], a.shape[-1], b.shape[-1]
+    layout = ("t" if _transposed(a) else "n") + ("t" if _transposed(b) else "n")
+    leading = (m if layout[0] == "t" else k, k if layout[1] == "t" else n, n)
+    aligned = all(side % ALIGNED == 0 for side in leading) or a.dtype == torch.float32
+    shape = Product(TYPES.get(a.dtype, "float32"), layout, batch, m, n, k, aligned)
+    return Work("product", name, flops, bytes_, as_tuple(shape))
+
+
+def _of_convolution(x: Tensor, flops: int) -> Product:
+    """As the product it comes to: all that is known is how much it is."""
+    side = max(1, round((flops / 2) ** (1 / 3)))
+    return Product(TYPES.get(x.dtype, "float32"), "nt", 1, side, side, side, True)
+
+
+def _grouped(name: str, a: Tensor, b: Tensor, made: Tensor) -> Work:
+    """Sorted rows [n d] times matrices [e d f], or both flat for the gradient of the matrices [d n] [n f]."""
+    if b.dim() == 3:
+        m, k, n = a.shape[0], a.shape[1], b.shape[2]
+    else:
+        m, k, n = a.shape[0], a.shape[1], b.shape[1]
+    layout = ("t" if _transposed(a) else "n") + ("t" if _transposed(b) else "n")
+    shape = Product(TYPES.get(a.dtype, "float32"), layout, 1, m, n, k, True)
+    return Work("product", name, 2 * m * n * k, _bytes(a) + _bytes(b) + _bytes(made), as_tuple(shape))
+
+
+def _attention(operator: Any, name: str, given: tuple[Any, ...], named: dict[str, Any]) -> Work:
+    kernel, back = _ATTENTION[name]
+    values = {argument.name: value for argument, value in zip(operator._schema.arguments, given, strict=False)}
+    values |= named
+    q, k, v = (values.get(long, values.get(short)) for long, short in (("query", "q"), ("key", "k"), ("value", "v")))
+    (b, h, queries, width), keys = q.shape, k.shape[2]
+    causal, mask = bool(values.get("is_causal", False)), values.get("attn_bias", values.get("attn_mask"))
+    if kernel == "tiles":
+        pairs = _pairs_in_tiles(values, b, queries, keys)
+        causal = True
+        mask = values.get("bias")
+    else:
+        pairs = b * queries * keys // (2 if causal else 1)
+    products = 2 * pairs * h * (width + v.shape[3])
+    flops = products * 5 // 2 if back else products
+    tensors = [tensor for tensor in tree_leaves(values) if isinstance(tensor, Tensor)]
+    shape = AttentionShape(
+        kernel, TYPES.get(q.dtype, "float32"), back, causal, mask is not None, b * h, queries, keys, width
+    )
+    moved = sum(map(_bytes, tensors)) + (2 if back else 1) * _bytes(q)
+    return Work("attention", name, flops, moved, as_tuple(shape), b * h * queries * width if back else 0)
+
+
+def _pairs_in_tiles(values: dict[str, Any], b: int, queries: int, keys: int) -> int:
+    """Of one head: queries times keys in all tiles that are seen, as the lists of tiles tell, or the band."""
+    tensors = values["tensors"]
+    if len(tensors) > FOR_A_BAND:
+        return tensors[2].numel() * TILE * TILE * (b if values["rows"] == 1 else 1)
+    met = 0
+    for first in range(0, queries, TILE):
+        last = min(first + TILE, queries) - 1
+        lowest, highest = max(0, first - values["most"]), min(keys - 1, last - values["least"])
+        met += max(0, highest // TILE - lowest // TILE + 1)
+    return met * TILE * TILE * b
+
+
+def _transposed(x: Tensor) -> bool:
+    return x.stride(-1) != 1 and x.stride(-2) == 1
+
+
+def _tensors(values: Any) -> list[Tensor]:
+    return [value for value in tree_leaves(values) if isinstance(value, Tensor)]
+
+
+def _bytes(tensor: Tensor) -> int:
+    """What is read of a tensor: one that is shown again and again is read once."""
+    return min(tensor.numel() * tensor.element_size(), tensor.untyped_storage().nbytes() or math.inf)  # type: ignore
+
+
+def as_tuple(shape: Product | AttentionShape) -> tuple[Any, ...]:
+    return tuple(getattr(shape, name) for name in shape.__dataclass_fields__)

@@ -1,0 +1,135 @@
+"""Programs in Triton's language, noted in place of being run: what launches them allocates as it always does.
+
+On a machine without Triton, and on one with it, the files that launch programs are read anew with a Triton that only
+notes, and forgotten afterwards.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from torch import Tensor
+
+from qkv.parts.attention import kernels
+from qkv.train.cost.operators import TYPES, AttentionShape, Work, as_tuple
+
+Note = Callable[[Work], None]
+_FILES = ("_programs", "_triton")
+
+
+@contextmanager
+def noted_programs(note: Note) -> Iterator[None]:
+    """Inside, programs are noted."""
+    ours = {name: module for name, module in sys.modules.items() if _launches(name)}
+    attributes = {name: value for name, value in vars(kernels).items() if name.endswith(_FILES)}
+    _forget()
+    try:
+        with _pretended_triton(note):
+            for file in sorted(Path(kernels.__path__[0]).glob("*_triton.py")):
+                import_module(f"{kernels.__name__}.{file.stem}")
+        yield
+    finally:
+        _forget()
+        sys.modules.update(ours)
+        for name, value in attributes.items():
+            setattr(kernels, name, value)
+
+
+@contextmanager
+def _pretended_triton(note: Note) -> Iterator[None]:
+    """For as long as our own files are read: torch must not find it."""
+    before = {name: sys.modules.get(name) for name in ("triton", "triton.language")}
+    triton = _Triton(note)
+    sys.modules |= {"triton": triton, "triton.language": triton.language}
+    try:
+        yield
+    finally:
+        for name, module in before.items():
+            del sys.modules[name]
+            if module is not None:
+                sys.modules[name] = module
+
+
+def _forget() -> None:
+    for name in [name for name in sys.modules if _launches(name)]:
+        del sys.modules[name]
+    for name in [name for name in vars(kernels) if name.endswith(_FILES)]:
+        delattr(kernels, name)
+
+
+def _launches(name: str) -> bool:
+    return name.startswith(kernels.__name__ + ".") and name.endswith(_FILES)
+
+
+class _Anything(ModuleType):
+    """Whatever a program's text asks of the language when it is read."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return _Anything(name)
+
+    def __call__(self, *given: Any, **named: Any) -> Any:
+        return given[0] if given and callable(given[0]) else self
+
+
+class _Triton(_Anything):
+    def __init__(self, note: Note) -> None:
+        super().__init__("triton")
+        self.language = _Anything("triton.language")
+        self.note = note
+
+    def jit(self, function: Any = None, **_: Any) -> Any:
+        return _Program(function, self.note) if function is not None else self.jit
+
+    @staticmethod
+    def cdiv(a: int, b: int) -> int:
+        return -(-a // b)
+
+    @staticmethod
+    def next_power_of_2(n: int) -> int:
+        return 1 << max(0, n - 1).bit_length()
+
+
+class _Program:
+    """A program, by its grid: `program[grid](…)`."""
+
+    def __init__(self, function: Any, note: Note) -> None:
+        self.name = f"{function.__module__.rpartition('.')[2]}.{function.__name__}"
+        self.note = note
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
+        def launch(*given: Any, **constants: Any) -> None:
+            self.note(_work(self.name, math.prod(grid), given, constants))
+
+        return launch
+
+
+def _work(name: str, programs: int, given: tuple[Any, ...], constants: dict[str, Any]) -> Work:
+    tensors = [value for value in given if isinstance(value, Tensor)]
+    moved = sum({id(tensor): tensor.numel() * tensor.element_size() for tensor in tensors}.values())
+    first = tensors[0]
+    if name in ("lsh_programs.forward", "lsh_programs.backward"):
+        back = name.endswith("backward")
+        chunk, seen = constants["C"], constants["C"] * (1 + constants["BEFORE"] + constants["AFTER"])
+        flops = programs * chunk * seen * 2 * (constants["D"] + constants["E"]) * (5 if back else 2) // 2
+        shape = AttentionShape(
+            "chunks", TYPES.get(first.dtype, "float32"), back, True, False, programs, chunk, seen, constants["D"]
+        )
+        return Work("attention", name, flops, moved, as_tuple(shape))
+    return Work("pointwise", name, _PRODUCTS.get(name, lambda tensors: 0)(tensors), moved)
+
+
+# Operations of the programs that make products on their way: exp(x wᵀ), its way back, and the hashes of x.
+_PRODUCTS: dict[str, Callable[[list[Tensor]], int]] = {
+    "exponentials_programs.forward": lambda tensors: 2 * tensors[0].numel() * len(tensors[1]),
+    "exponentials_programs.backward": lambda tensors: 2 * tensors[0].numel() * tensors[2].shape[1],
+    "hashing_programs.hashed": lambda tensors: 2 * tensors[0].numel() * math.prod(tensors[1].shape[2:]),
+}

@@ -1,0 +1,64 @@
+"""Kernels of our own that read numbers, as shapes know them.
+
+A map of tiles is made from a rule and not from numbers of a batch, so it can be made in memory and then be a shape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+
+from qkv.data import preprocessing
+from qkv.parts.attention import big_bird
+from qkv.parts.attention.blocks import TileLists, TileMap, tile_map
+from qkv.parts.attention.kernels import choose, flash
+from qkv.parts.attention.tokens import Tokens
+from qkv.parts.attention.visibility import Mask
+from qkv.train.cost.programs import noted_programs
+from qkv.train.cost.shaped import replaced, without_numbers
+from qkv.train.cost.tracer import Tracer
+
+
+_REMEMBERED = ((preprocessing, "_by_channel"), (big_bird, "_drawn"))  # functions that keep what they made for a device
+
+
+@contextmanager
+def own_kernels(tracer: Tracer) -> Iterator[None]:
+    """Inside, kernels of our own run on shapes."""
+
+    def map_of_shapes(mask: Mask) -> TileMap:
+        return _shapes_of(_map_in_memory(mask), tracer.place)
+
+    with ExitStack() as stack:
+        for owner, name in _REMEMBERED:  # shapes must not be found there by a run that needs numbers
+            stack.enter_context(replaced(owner, name, getattr(owner, name).__wrapped__))
+        stack.enter_context(replaced(flash, "tile_map", map_of_shapes))
+        if tracer.place.type == "cuda":
+            stack.enter_context(noted_programs(tracer.note))
+            if hasattr(choose, "flex"):  # which reads maps of blocks as our own kernel reads tiles
+                stack.enter_context(replaced(choose, "flex", flash.flash))
+        yield
+
+
+def _map_in_memory(mask: Mask) -> TileMap:
+    """The map of a mask whose documents, where a batch has any, are taken to fill their rows."""
+    query, key = (_whole(side) for side in (mask.query, mask.key))
+    torch_function_off = torch._C.DisableTorchFunction()
+    with torch_function_off, _disable_current_modes():
+        return tile_map(Mask(mask.rule, query, key, torch.device("cpu")))
+
+
+def _whole(side: Tokens) -> Tokens:
+    if side.documents is None:
+        return side
+    return Tokens(side.size, side.start, documents=torch.ones(1, side.size, dtype=torch.long, device="cpu"))
+
+
+def _shapes_of(tiles: TileMap, place: torch.device) -> TileMap:
+    def lists(of: TileLists) -> TileLists:
+        return TileLists(*(without_numbers(getattr(of, name), place) for name in of.__dataclass_fields__))
+
+    return TileMap(tiles.rows, lists(tiles.of_queries), lists(tiles.of_keys), without_numbers(tiles.patterns, place))
