@@ -73,8 +73,10 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
             scores = widened(logits[rows])  # [r v]
             normaliser[rows] = scores.logsumexp(-1)
             likelihoods[rows] = normaliser[rows] - scores.gather(-1, wanted[rows, None]).squeeze(-1)
-            evenly = normaliser[rows] - scores.mean(-1)  # cross-entropy with the uniform distribution
-            losses[rows] = (1 - smoothing) * likelihoods[rows] + smoothing * evenly  # [szegedy2016 §7]
+            losses[rows] = likelihoods[rows]
+            if smoothing:
+                evenly = normaliser[rows] - scores.mean(-1)  # cross-entropy with the uniform distribution
+                losses[rows].mul_(1 - smoothing).add_(evenly, alpha=smoothing)  # [szegedy2016 §7]
         # Filled, not multiplied: a padded row may hold anything, even NaN, and must still count as nothing.
         total = losses.masked_fill_(~real, 0).sum()
         likelihood = likelihoods.masked_fill_(~real, 0).sum()
@@ -90,12 +92,13 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
         result = torch.empty_like(logits)  # [n v]
         for rows in _slices(logits):
             # ∂loss/∂logits = softmax - smoothed target
-            slopes = (logits[rows].to(normaliser.dtype) - normaliser[rows, None]).exp_()  # [r v]
-            slopes -= ctx.smoothing / logits.shape[-1]
+            slopes = (logits[rows] - normaliser[rows, None]).exp_()  # [r v], as wide as the normaliser
+            if ctx.smoothing:
+                slopes -= ctx.smoothing / logits.shape[-1]
             hit = torch.full_like(normaliser[rows, None], ctx.smoothing - 1)  # [r 1]
             slopes.scatter_add_(-1, wanted[rows, None], hit)
-            slopes *= gradient
-            result[rows] = slopes.masked_fill_(~real[rows, None], 0)
+            torch.mul(slopes, gradient, out=result[rows])
+        result.masked_fill_(~real[:, None], 0)
         return result, None, None, None
 
 
