@@ -9,8 +9,8 @@ from qkv.parts.attention.blocks import TILE
 from qkv.parts.attention.visibility import Causal, Mask, SameDocument, Tokens, Window
 from tests.parts.attention.cases import SITUATIONS, mask
 
-BANDS = {name for name in SITUATIONS if name in ("everything", "causal", "window") or "pad" in name or "pack" in name}
-BANDS -= {"marked, padded left"}
+BANDS = {"everything", "causal", "window", "all but the near past", "packed", "packed, causal window"}
+BANDS |= {f"{start}{side}" for start in ("padded ", "causal, padded ") for side in ("left", "right")}
 
 
 def table(band: Band, queries: int, keys: int) -> Tensor:

@@ -200,3 +200,13 @@ def test_queries_that_see_nothing_are_known() -> None:
     assert m.sees_something[:, 0, :, 0].tolist() == [[True] * 4, [False, False, True, True], [False] * 4]
     assert m.without_empty_rows.any(-1).all()
     assert torch.equal(m.without_empty_rows & m.sees_something, m.dense)
+
+
+def test_a_bias_is_masked_once_for_all_layers_that_share_it() -> None:
+    side = Tokens.padded(torch.tensor([2, 3]), 3)
+    m = Mask(NotPadding(), side, side, "cpu")
+    bias, other = torch.randn(1, 2, 3, 3), torch.randn(1, 2, 3, 3)
+    found = m.added_to(bias)
+    assert m.added_to(bias) is found
+    assert torch.equal(found, bias.expand(2, -1, -1, -1).masked_fill(~m.dense, -torch.inf))
+    assert torch.equal(m.added_to(other), other.expand(2, -1, -1, -1).masked_fill(~m.dense, -torch.inf))

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from qkv.parts.attention.blocks import TILE
-from qkv.parts.attention.visibility import Both, Causal, Everything, Mask, NotPadding, Rule, SameDocument, Window
+from qkv.parts.attention.visibility import Both, Causal, Everything, Mask, Not, NotPadding, Rule, SameDocument, Window
 from qkv.parts.attention.whole_rows import rules_of
 
 FAR = 2**30  # slots; no row is as long
@@ -80,6 +80,10 @@ def _distances(rule: Rule) -> tuple[int, int] | None:
         first, second = _distances(rule.first), _distances(rule.second)
         if first is not None and second is not None:
             return max(first[0], second[0]), min(first[1], second[1])
+        for band, other in ((first, rule.second), (second, rule.first)):
+            hidden = other.rule if isinstance(other, Not) else None
+            if band is not None and band[0] >= 0 and isinstance(hidden, Window) and hidden.step == 1:
+                return max(band[0], hidden.size), band[1]
     return None
 
 

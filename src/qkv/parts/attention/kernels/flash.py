@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
 from qkv.parts.attention.bands import Band, Runs, band_of
 from qkv.parts.attention.blocks import TileLists, TileMap, tile_map
+from qkv.parts.attention.factors import Answer, factors_of, joined
 from qkv.parts.attention.kernels import flash_tiled
 from qkv.parts.attention.kernels.exact import exact
 from qkv.parts.attention.kernels.flash_tiled import like_a_stream
@@ -39,11 +41,20 @@ def flash(
         return exact(q, k, v, mask, bias, scale=scale)
     if bias is not None:
         bias = bias.expand(*bias.shape[:3], k.shape[2])
+    scale = q.shape[-1] ** -0.5 if scale is None else scale
+    factors = factors_of(mask) if bias is None else None
+    if factors is None:
+        return _attend(q, k, v, mask, bias, scale)[0]
+    attend = partial(_attend, bias=None, scale=scale)
+    return joined([factor(attend, q, k, v) for factor in factors])
+
+
+def _attend(q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Tensor | None, scale: float) -> Answer:
+    """The attention, and the logarithm of each softmax's sum: +∞ for a query that sees nothing."""
     reach: Band | TileMap | None = band_of(mask) if q.is_cuda else None
     if reach is None:
         reach = tile_map(mask)
-    scale = q.shape[-1] ** -0.5 if scale is None else scale
-    return _Flash.apply(q, k, v, bias, *_apart(reach), scale)[0]
+    return _Flash.apply(q, k, v, bias, *_apart(reach), scale)
 
 
 class _Flash(torch.autograd.Function):
@@ -66,14 +77,19 @@ class _Flash(torch.autograd.Function):
         o, log_sum = attend(q, k, v, bias, tensors, rows, least, most, scale)
         ctx.save_for_backward(q, k, v, bias, o, log_sum, *tensors)
         ctx.numbers = rows, least, most, scale
-        ctx.mark_non_differentiable(log_sum)
+        ctx.set_materialize_grads(False)
         return o, log_sum
 
     @staticmethod
-    def backward(ctx: Any, *from_above: Tensor) -> tuple[Any, ...]:
+    def backward(ctx: Any, *above: Tensor | None) -> tuple[Any, ...]:
         q, k, v, bias, o, log_sum, *tensors = ctx.saved_tensors
+        rows, least, most, scale = ctx.numbers
+        from_above, to_log_sum = above
+        from_above = torch.zeros_like(o) if from_above is None else from_above
         go_back = _backward if _unwatched(q) else _flash_backward
-        dq, dk, dv, dbias = go_back(q, k, v, bias, tensors, *ctx.numbers, o, log_sum, from_above[0])
+        dq, dk, dv, dbias = go_back(
+            q, k, v, bias, tensors, rows, least, most, scale, o, log_sum, from_above, to_log_sum
+        )  # fmt: skip
         return dq, dk, dv, None if bias is None else dbias, None, None, None, None, None
 
 
@@ -116,15 +132,15 @@ def _backward(
     o: Tensor,
     log_sum: Tensor,
     from_above: Tensor,
+    to_log_sum: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    reach = _joined(tensors, rows, least, most)
+    given = (q, k, v, bias, _joined(tensors, rows, least, most), scale, o, log_sum, from_above, to_log_sum)
     if q.is_cuda:
         from qkv.parts.attention.kernels import flash_triton
 
-        dq, dk, dv, dbias = flash_triton.backward(q, k, v, bias, reach, scale, o, log_sum, from_above)
+        dq, dk, dv, dbias = flash_triton.backward(*given)
     else:
-        assert isinstance(reach, TileMap)
-        dq, dk, dv, dbias = flash_tiled.backward(q, k, v, bias, reach, scale, o, log_sum, from_above)
+        dq, dk, dv, dbias = flash_tiled.backward(*given)  # type: ignore[arg-type]
     return dq, dk, dv, q.new_empty(0) if dbias is None else dbias
 
 
@@ -143,7 +159,7 @@ def _(
 @_flash_backward.register_fake
 def _(
     q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, tensors: Any, rows: int, least: int, most: int,
-    scale: float, o: Tensor, log_sum: Tensor, from_above: Tensor,
+    scale: float, o: Tensor, log_sum: Tensor, from_above: Tensor, to_log_sum: Tensor | None,
 ) -> Any:  # fmt: skip
     room = (like_a_stream(x, x.shape[3]) for x in (q, k, v))
     return (*room, q.new_empty(0) if bias is None else torch.empty_like(bias))

@@ -108,6 +108,7 @@ def backward(
     o: Tensor,
     log_sum: Tensor,
     from_above: Tensor,
+    to_log_sum: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     """As `flash_tiled.backward`."""
     q, k, v = _rows_in_line(q), _rows_in_line(k), _rows_in_line(v)
@@ -118,6 +119,8 @@ def backward(
     programs.difference_of[(-(-layout.queries // TILE), layout.lines)](
         o, above, difference, heads, layout.queries, e, M=TILE, E=layout.constants["E"]
     )
+    if to_log_sum is not None:
+        difference -= to_log_sum
     dq, dk, dv = like_a_stream(q, d), like_a_stream(k, d), like_a_stream(v, e)
     dbias = None if bias is None else torch.zeros_like(bias, dtype=torch.float32)
     strides = (*layout.strides, *_bias_strides(bias))
