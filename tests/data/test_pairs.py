@@ -54,6 +54,17 @@ def test_a_batch_made_by_hand_counts_its_tokens_and_moves():
     assert moved.target_tokens == 4
 
 
+def test_sources_that_fill_their_rows_need_no_lengths():
+    full = Pairs.from_ids([[5, 6], [7, 8]], [[8], [9, 10]])
+    (batch,) = Batches(full, TokenBudget(100))
+    assert batch.padding is None
+    assert batch.to("meta").padding is None
+    (batch,) = Batches(Pairs.from_ids([[5, 6], [7]], [[8], [9, 10]]), TokenBudget(100))
+    assert batch.padding is batch.source_lengths
+    by_hand = PairBatch(torch.ones(2, 3), torch.tensor([3, 3]), torch.ones(2, 4), torch.tensor([4, 2]))
+    assert by_hand.padding is None
+
+
 def test_filler_rows_predict_nothing():
     pairs = some_pairs(5)
     (batch,) = Batches(pairs, FixedShapes(1000, (32,)))

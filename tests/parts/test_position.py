@@ -327,6 +327,31 @@ def test_the_bias_of_a_pair_is_that_of_its_bucket() -> None:
             assert torch.equal(found[0, :, query, key], bias.weight[bucket])
 
 
+@pytest.mark.parametrize(("queries", "start", "keys"), [(1, 0, 1), (1, 8, 9), (5, 4, 9), (9, 0, 4), (150, 0, 150)])
+def test_a_bucket_learns_from_all_its_pairs(queries: int, start: int, keys: int) -> None:
+    """As if each pair had looked its number up."""
+    bias = RelativeBuckets(2, looks_ahead=True)
+    found = bias(Tokens(queries, start=start), Tokens(keys))
+    assert found.is_contiguous()  # a last stride other than 1 would leave attention to the slowest kernel
+    pull = torch.randn(found.shape, generator=torch.Generator().manual_seed(0))
+    (learned,) = torch.autograd.grad(found, bias.weight, pull)
+    distances = torch.arange(keys)[None] - torch.arange(start, start + queries)[:, None]
+    looked_up = bias.weight[bias.bucket(distances)].permute(2, 0, 1)[None]
+    assert torch.equal(found, looked_up)
+    torch.testing.assert_close(learned, *torch.autograd.grad(looked_up, bias.weight, pull), rtol=1e-4, atol=1e-4)
+
+
+def test_under_autocast_the_bias_is_as_narrow_as_the_queries() -> None:
+    bias = RelativeBuckets(2, looks_ahead=True)
+    with torch.autocast("cpu", torch.bfloat16):
+        narrow = bias(Tokens(9), Tokens(9))
+    assert narrow.dtype == torch.bfloat16
+    torch.testing.assert_close(narrow, bias(Tokens(9), Tokens(9)).bfloat16(), rtol=0, atol=0)
+    narrow.sum().backward()
+    assert bias.weight.grad is not None
+    assert bias.weight.grad.dtype == torch.float32
+
+
 # ALiBi
 
 
