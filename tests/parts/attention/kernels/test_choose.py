@@ -7,7 +7,7 @@ import torch
 
 from qkv.parts.attention.kernels.choose import LONG, Kernel, choose_kernel
 from qkv.parts.attention.kernels.exact import exact
-from qkv.parts.attention.kernels.flex import flex
+from qkv.parts.attention.kernels.flash import flash
 from qkv.parts.attention.kernels.fused import fused
 from qkv.parts.attention.visibility import Causal, Everything, Mask, Rule, Tokens, Window
 
@@ -18,7 +18,7 @@ from qkv.parts.attention.visibility import Causal, Everything, Mask, Rule, Token
         (False, 8, Causal(), 0.0, False, fused),
         (False, 8, Causal(), 0.0, True, exact),
         (True, LONG, Window(8), 0.0, True, exact),
-        (True, LONG, Window(8), 0.0, False, flex),
+        (True, LONG, Window(8), 0.0, False, flash),
         (True, LONG, Window(8), 0.1, False, fused),
         (True, LONG - 1, Window(8), 0.0, False, fused),
         (True, LONG, Causal(), 0.0, False, fused),

@@ -8,11 +8,11 @@ from typing import Protocol
 from torch import Tensor
 
 from qkv.parts.attention.kernels.exact import exact
-from qkv.parts.attention.kernels.flex import flex
+from qkv.parts.attention.kernels.flash import flash
 from qkv.parts.attention.kernels.fused import fused
 from qkv.parts.attention.visibility import Mask
 
-LONG = 2048  # keys from which on skipping hidden blocks outweighs building the block map
+LONG = 2048  # keys from which on skipping hidden blocks outweighs what a vendor's kernel gains
 
 
 class Kernel(Protocol):
@@ -31,10 +31,13 @@ class Kernel(Protocol):
 
 
 def choose_kernel(q: Tensor, k: Tensor, mask: Mask | None, dropout: float, record: bool) -> Kernel:
-    """exact where weights are recorded; flex for long masked rows on a GPU; fused for all else."""
+    """exact where weights are recorded; flash for long masked rows on a GPU; fused for all else.
+
+    fused are the vendors' kernels, which are faster where nothing is to be skipped and take a mask as a whole table.
+    """
     if record:
         return exact
     masked = mask is not None and mask.flag is None
     if masked and q.is_cuda and q.shape[2] >= LONG and k.shape[2] >= LONG and not dropout:
-        return flex
+        return flash
     return fused
