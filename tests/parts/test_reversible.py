@@ -16,7 +16,7 @@ from qkv.parts.context import Context, Ledger
 from qkv.parts.feedforward import MLP
 from qkv.parts.norm import LayerNorm
 from qkv.parts.residual import PostNorm, PreNorm
-from qkv.parts.reversible import ReversibleStack, _run
+from qkv.parts.reversible import ReversibleStack, in_two_streams
 
 
 def stack(layers: int = 3, dropout: float = 0.0, hashed: bool = False) -> ReversibleStack:
@@ -40,7 +40,7 @@ def stack(layers: int = 3, dropout: float = 0.0, hashed: bool = False) -> Revers
 
 
 def ordinary(made: ReversibleStack, x: Tensor, ctx: Context) -> Tensor:
-    both = torch.cat(_run(made._branches(), x, x, ctx), -1)
+    both = torch.cat(in_two_streams(made.blocks, x, x, ctx), -1)
     assert made.norm is not None
     return made.norm(both, ctx)
 

@@ -9,7 +9,7 @@ Shapes: b rows, s slots, d width of one stream.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -42,21 +42,23 @@ class ReversibleStack(nn.Module):
         once = ctx.ledger is not None  # what is kept must not be computed twice
         if torch.is_grad_enabled() and not (once or x.is_meta or torch.compiler.is_compiling()):
             parameters = [parameter for parameter in self.blocks.parameters() if parameter.requires_grad]
-            both = _Reversible.apply(self._branches(), ctx, x, x, *parameters)
+            both = _Reversible.apply(_branches(self.blocks), ctx, x, x, *parameters)
         else:
-            both = _run(self._branches(), x, x, ctx)
+            both = in_two_streams(self.blocks, x, x, ctx)
         joined = torch.cat(both, -1)  # [b s 2d]
         return self.dropout(joined if self.norm is None else self.norm(joined, ctx))
 
-    def _branches(self) -> list[tuple[PreNorm, PreNorm]]:
-        return [tuple(block.children()) for block in self.blocks]  # type: ignore[misc]
 
-
-def _run(branches: Sequence[tuple[PreNorm, PreNorm]], x1: Tensor, x2: Tensor, ctx: Context) -> tuple[Tensor, Tensor]:
-    for f, g in branches:
+def in_two_streams(blocks: Iterable[nn.Module], x1: Tensor, x2: Tensor, ctx: Context) -> tuple[Tensor, Tensor]:
+    """What a reversible stack computes, layer after layer: autograd keeps all of it."""
+    for f, g in _branches(blocks):
         x1 = x1 + f.branch(x2, ctx)
         x2 = x2 + g.branch(x1, ctx)
     return x1, x2
+
+
+def _branches(blocks: Iterable[nn.Module]) -> list[tuple[PreNorm, PreNorm]]:
+    return [tuple(block.children()) for block in blocks]  # type: ignore[misc]
 
 
 class _Reversible(torch.autograd.Function):
@@ -88,7 +90,7 @@ class _Reversible(torch.autograd.Function):
         (y1, y2), (dy1, dy2) = ctx.saved_tensors, above
         gradients: dict[nn.Parameter, Tensor] = {}
         enabled, dtype = ctx.autocast
-        with torch.autocast(y1.device.type, dtype, enabled=enabled):
+        with torch.autocast(y1.device.type, dtype, enabled=enabled, cache_enabled=False):  # no weight is met twice
             for (f, g), (before_f, before_g) in zip(ctx.branches[::-1], ctx.chances[::-1], strict=True):
                 added, dx = _again(g, y1, ctx.context, before_g, dy2, gradients)
                 y2, dy1 = y2 - added, dy1 + dx  # y2 is now x2
