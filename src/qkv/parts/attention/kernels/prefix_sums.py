@@ -70,7 +70,9 @@ def _falling(logs: Tensor) -> Tensor:
 def _in_chunks(x: Tensor) -> Tensor:
     """[b h n ·] → [b h t c ·], filled up with zeros."""
     chunk = min(CHUNK, x.shape[2])
-    return F.pad(x, (0, 0, 0, -x.shape[2] % chunk)).unflatten(2, (-1, chunk))
+    if missing := -x.shape[2] % chunk:
+        x = F.pad(x, (0, 0, 0, missing))
+    return x.unflatten(2, (-1, chunk))
 
 
 def _wide(x: Tensor) -> torch.dtype:

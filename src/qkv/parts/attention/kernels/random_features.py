@@ -149,6 +149,7 @@ class RandomFeatureKernel(nn.Module):
         super().__init__()
         self.features = features
 
+    @torch.compiler.disable  # how many segments there are follows from the length: each would be compiled anew
     def forward(
         self,
         q: Tensor,
@@ -178,6 +179,7 @@ class RandomFeatureKernel(nn.Module):
             parts = [_again(self._read, scale, v.shape[-1], q[:, :, part], *sums) for part in self._segments(q)]
         return torch.cat(parts, 2).to(given)
 
+    @torch.compiler.disable
     def looking_back(
         self,
         q: Tensor,
@@ -236,8 +238,9 @@ class RandomFeatureKernel(nn.Module):
         keys, size = self.features(k, scale)
         size = size.masked_fill(~real, -torch.inf)
         largest = torch.maximum(size.detach().amax(2, keepdim=True), sums.largest)  # [b h 1 1]
-        ones = -(v.shape[-1] + 1) % 8  # a column of ones gathers the denominator; eight of a kind suit a GPU
-        values = F.pad(F.pad(v, (0, 1), value=1.0), (0, ones)) * (size - largest).exp().to(v.dtype)
+        weights = (size - largest).exp().to(v.dtype)
+        # Columns of weights alone gather the denominator: one would do, but products of eight columns suit a GPU.
+        values = torch.cat([v * weights, weights.expand(*weights.shape[:-1], _more(v))], -1)
         return keys, values, Sums(sums.of_values * (sums.largest - largest).exp(), largest, sums.seen)
 
     def _ratio(self, read: Tensor, seen: Tensor, width: int) -> Tensor:
@@ -247,8 +250,7 @@ class RandomFeatureKernel(nn.Module):
 
     def _nothing(self, q: Tensor, v: Tensor) -> Sums:
         wide, shape = torch.promote_types(q.dtype, torch.float32), q.shape[:2]
-        width = v.shape[-1] + 1 + -(v.shape[-1] + 1) % 8
-        none = torch.zeros(*shape, self.features.count, width, dtype=wide, device=q.device)
+        none = torch.zeros(*shape, self.features.count, v.shape[-1] + _more(v), dtype=wide, device=q.device)
         return Sums(none, none.new_full((*shape, 1, 1), -1e30), none.new_zeros(*shape, 1, 1))
 
     def _prepared(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -267,6 +269,11 @@ class RandomFeatureKernel(nn.Module):
         rows, heads, length, _ = x.shape
         tokens = max(CHUNK, SEGMENT // (rows * heads * self.features.count) // CHUNK * CHUNK)
         return (slice(first, first + tokens) for first in range(0, length, tokens))
+
+
+def _more(v: Tensor) -> int:
+    """Columns beside the values: at least one, to a multiple of eight."""
+    return 8 - v.shape[-1] % 8
 
 
 def _shown(real: Tensor | None, k: Tensor) -> Tensor:
