@@ -14,7 +14,7 @@ from transformers.models.reformer.modeling_reformer import LSHSelfAttention
 
 from qkv.errors import QkvError
 from qkv.parts.attention.attention import Attention
-from qkv.parts.attention.kernels.lsh import LSHKernel, recommended_buckets
+from qkv.parts.attention.kernels.lsh import LSHKernel, recommended_buckets, unit_keys
 from qkv.parts.attention.shared import SharedAttention
 from qkv.parts.attention.visibility import Causal, Everything, Mask, NotPadding, Rule, SameDocument, Tokens, Window
 from qkv.parts.context import Context
@@ -153,6 +153,14 @@ def test_seeds_repeat_and_draws_differ() -> None:
     fixed, free = LSHKernel(chunk=8, seed=1), LSHKernel(chunk=8)
     assert torch.equal(fixed(q, q, v), fixed(q, q, v))
     assert not torch.equal(free(q, q, v), free(q, q, v))
+
+
+@pytest.mark.parametrize("size", [8, 64])
+def test_without_keys_it_makes_them(size: int) -> None:
+    q, v = torch.randn(2, 2, size, 8).double(), torch.randn(2, 2, size, 8).double()
+    kernel = LSHKernel(chunk=8, rounds=2, seed=1)
+    torch.testing.assert_close(unit_keys(q).norm(dim=-1), torch.ones(2, 2, size).double(), atol=1e-4, rtol=0)
+    torch.testing.assert_close(kernel(q, None, v), kernel(q, unit_keys(q), v), **CLOSE)
 
 
 def test_recommended_buckets() -> None:
