@@ -5,8 +5,7 @@
 32 rows of 512 source and 128 target tokens and no padding, bfloat16 by autocast, fused AdamW, dropout as published. All
 models begin at random, with their tokens spread over the experts as chance has it; ours learns with the losses of
 experts, the reference without. Ours is compiled block by block, the reference whole if that takes no longer than a
-minute; ratios are to the faster of the reference's. Then the products of one layer of experts by themselves: torch's
-grouped kernel, our blocks, and one dense product of as many rows.
+minute; ratios are to the faster of the reference's.
 """
 
 from __future__ import annotations
@@ -30,7 +29,6 @@ from torch.utils.flop_counter import FlopCounterMode
 from qkv.data.pairs import PairBatch
 from qkv.models import switch, t5
 from qkv.models.catalogue import build
-from qkv.parts.grouped import Groups, block_product, kernel_product
 from qkv.train.compiling import compiled_blocks
 from qkv.train.objectives.expert_losses import with_expert_losses
 from qkv.train.objectives.sequence_to_sequence import SequenceToSequenceLoss
@@ -202,45 +200,6 @@ def steps(small: bool, compiled: bool, device: str, clock: Callable[..., float])
     return rows
 
 
-def products(small: bool, device: str, clock: Callable[..., float]) -> list[dict[str, Any]]:
-    """One product of a layer of experts, forwards and backwards."""
-    rows, experts, width, hidden = (64, 4, 16, 32) if small else (ROWS * SOURCE, 8, 768, 3072)
-    torch.manual_seed(0)
-    x = torch.randn(rows, width, device=device, dtype=torch.bfloat16, requires_grad=True)
-    weight = torch.randn(experts, width, hidden, device=device, dtype=torch.bfloat16, requires_grad=True)
-    one = weight[0].detach().clone().requires_grad_()
-    pull = torch.randn(rows, hidden, device=device, dtype=torch.bfloat16)
-    found = []
-    for spread, group in (
-        ("evenly", torch.arange(rows, device=device) % experts),
-        (
-            "half to one",
-            torch.where(torch.arange(rows, device=device) % 2 == 0, 0, torch.arange(rows, device=device) % experts),
-        ),
-    ):
-        groups = Groups(group, experts)
-        ways: dict[str, tuple[Callable[[], torch.Tensor], torch.Tensor]] = {
-            "grouped kernel": (lambda groups=groups: kernel_product(x, weight, groups), weight),
-            "blocks": (lambda groups=groups: block_product(x, weight, groups), weight),
-            "dense": (lambda: x @ one, one),
-        }
-        for name, (product, matrix) in ways.items():
-            forward = clock(torch.no_grad()(product))
-            both = clock(lambda product=product, matrix=matrix: torch.autograd.grad(product(), (x, matrix), pull))
-            flops = 2 * rows * width * hidden
-            found.append(
-                {
-                    "tokens spread": spread,
-                    "product": name,
-                    "forward ms": round(forward, 3),
-                    "TFLOP/s": round(flops / forward / 1e9),
-                    "both ms": round(both, 3),
-                    "both TFLOP/s": round(3 * flops / both / 1e9),
-                }
-            )
-    return found
-
-
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--no-compile", action="store_true", help="leave out the compiled models")
@@ -248,7 +207,6 @@ def main() -> None:
     chosen = parser.parse_args()
     device, clock = ("cpu", on_cpu) if chosen.small else ("cuda", milliseconds)
     rows = steps(chosen.small, not (chosen.no_compile or chosen.small), device, clock)
-    rows += products(chosen.small, device, clock)
     if chosen.small:
         print(*rows, sep="\n")
         return

@@ -28,6 +28,17 @@ TITLES = {
         "The networks of [BERT in small](results/bert.md) alone, on rows of token numbers: half the layers, nearly "
         "half the time. The reference library's BERT of the teacher's sizes stands beside the teacher.",
     ),
+    "switch_gpu": (
+        "A training step of Switch-base-8 on a GPU",
+        "Against the reference library's, and against our own T5 with one feed-forward in place of the experts, which "
+        "computes as much for a token: what is lost beside it are routing, gathers, and the optimizer's pass over "
+        "eight times the feed-forwards.",
+    ),
+    "grouped_gpu": (
+        "The products of a layer of experts on a GPU",
+        "torch's grouped kernel computes no row too many, whatever the spread; blocks are for every other device and "
+        "kind of number; dense is one matrix for all rows.",
+    ),
     "train_step_vs_marian": (
         "A training step on a CPU",
         "Forward, backward and AdamW with the same loss. Nearly all of it is matrix products in the same library on "
