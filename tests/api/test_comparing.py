@@ -68,8 +68,8 @@ def test_a_comparison_leaves_runs_a_table_a_page_and_plots(tmp_path: Path) -> No
     assert found.outcomes[0].runs[0] != found.outcomes[0].runs[1]
     assert found.outcomes[0].runs[0].moments != found.outcomes[1].runs[0].moments
     names = {path.name for path in tmp_path.iterdir()}
-    assert names >= {"compare.json", "table.md", "page.html", "time.png", "operations.png", "steps.png", "context.png"}
-    assert "memory.png" not in names  # unknown on a CPU
+    pictures = {f"{name}.png" for name in ("time", "operations", "steps", "memory", "context", "speed")}
+    assert names >= {"compare.json", "table.md", "page.html", *pictures}
     assert Comparison.load(tmp_path) == found
     page = (tmp_path / "page.html").read_text()
     assert "Behind:" in page

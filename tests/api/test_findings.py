@@ -65,8 +65,8 @@ def test_who_leads_along_the_way_is_told() -> None:
     early = outcome("early", run(0, [2.0, 1.9, 1.8], 1.0))
     late = outcome("late", run(0, [2.5, 1.95, 1.5], 1.0))
     both = Comparison({}, (early, late))
-    assert "the best of all between 1.0 s and 2.0 s of training" in said(both, "early").ahead
-    assert "the best of all between 3.0 s and 3.0 s of training" in said(both, "late").ahead
+    assert "the best of all from 1.0 s to 2.0 s of training" in said(both, "early").ahead
+    assert "the best of all at 3.0 s of training" in said(both, "late").ahead
     assert "when the budget is spent the best of all, 0.300 bits ahead of early" in said(both, "late").ahead
 
 

@@ -15,29 +15,30 @@ from typing import Any
 import torch
 
 from qkv.api.choices import NewTokenizer
+from qkv.api.compared_folder import must_agree, records_of, write_into
 from qkv.api.compared_texts import ComparedTexts
 from qkv.api.comparison import Comparison, Moment, Outcome, Run, Speed, run_of
 from qkv.api.comparison_page import write_comparison
 from qkv.api.language import stream, train_language_model
 from qkv.api.loading import load
-from qkv.api.runs import check_folder, no_model, parameters_of
+from qkv.api.runs import check_folder, parameters_of
 from qkv.api.texts import new_text_model
 from qkv.api.variants import Setup, Variant, check_variants
 from qkv.data.plan import FixedShapes
 from qkv.data.tokenizer import TextTokenizer
 from qkv.errors import QkvError
-from qkv.files import read_json, write_json
+from qkv.files import read_json
 from qkv.generate.language import TextWriter
 from qkv.generate.use import at_rest
 from qkv.models.attention_choice import AttentionChoice
 from qkv.models.head_choice import HeadChoice
 from qkv.models.text_model import TextModel
 from qkv.train.by_context import bits_by_context
+from qkv.train.cost.prediction import Cost, predict
 from qkv.train.objectives.expert_losses import with_expert_losses
 from qkv.train.objectives.language import LanguageLoss
 from qkv.train.rehearsal import many_programs, rehearse, step_speed
 from qkv.train.reporter import Reporter
-from qkv.train.run_folder import RunFolder
 from qkv.train.settings import TrainSettings
 
 MEASURED, VARIANT = "measured.json", "variant.json"
@@ -107,6 +108,7 @@ class _Work:
         self.folder, self.data, self.common, self.settings = folder, data, common, settings
         self.length, self.overwrite, self.reporter = length, overwrite, reporter
         self.device = settings.torch_device()
+        self.costs: dict[str, Cost] = {}
 
     def say(self, line: str) -> None:
         self.reporter().say(line)
@@ -123,6 +125,7 @@ class _Work:
             "documents to train on": len(self.data.to_train),
             "held out": len(self.data.to_validate),
             "device": torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else "CPU",
+            "memory": "measured" if self.device.type == "cuda" else "told from the shapes of all tensors of a step",
             "data": self.data.fingerprint,
         }
 
@@ -159,9 +162,9 @@ class _Work:
         if (place / MEASURED).exists():
             self.say(f"{place} is finished.")
             return run_of(read_json(place / MEASURED))
-        finished = any(record["kind"] == "final" for record in _records(place)) and not self.overwrite
+        finished = any(record["kind"] == "final" for record in records_of(place)) and not self.overwrite
         writer = load(place, self.settings.device) if finished else self._train(setup, seed, place)
-        run = self._measured(writer, setup, seed, _records(place))
+        run = self._measured(writer, setup, seed, records_of(place))
         del writer
         self._clear()
         if self.device.type == "cuda":  # of steps alone: evaluation holds memory of its own
@@ -206,6 +209,7 @@ class _Work:
             settings=setup.settings(self.settings, seed),
             optimizer=setup.optimizer,
             schedule=setup.schedule(),
+            flops_per_token=self._cost(setup).flops / self._cost(setup).counted,
             reporter=self.reporter(),
             resume=(place / "run.json").exists() and not self.overwrite,
             overwrite=self.overwrite,
@@ -222,7 +226,7 @@ class _Work:
             parameters=parameters_of(writer.model),
             **{cost: final[cost] for cost in costs},
             bits_per_byte=final["figures"]["bits_per_byte"],
-            peak_memory=None,
+            peak_memory=self._cost(setup).memory.total,
             moments=tuple(
                 Moment(**{cost: each[cost] for cost in costs}, bits_per_byte=each["figures"]["bits_per_byte"])
                 for each in records
@@ -234,12 +238,24 @@ class _Work:
     def _rehearse(self, setup: Setup) -> None:
         """A step as training will take it."""
         setup.schedule()
+        self._cost(setup)
         model = self._new_model(setup, self.length)
         setup.optimizer(model)
         batch = self.data.random_rows(setup.batch_rows, self.length)
         rehearse(model, with_expert_losses(model, LanguageLoss()), batch, setup.settings(self.settings))
         del model
         self._clear()
+
+    def _cost(self, setup: Setup) -> Cost:
+        """Of a step, as this device computes it: of tiles that are skipped no operations are counted."""
+        key = json.dumps(setup.described(), sort_keys=True)
+        if key in self.costs:
+            return self.costs[key]
+        model, batch = self._new_model(setup, self.length), self.data.random_rows(setup.batch_rows, self.length)
+        how: dict[str, Any] = {"place": self.device, "profile": None, "device": str(self.device)}
+        objective, settings = with_expert_losses(model, LanguageLoss()), setup.settings(self.settings)
+        self.costs[key] = predict(model, objective, batch, settings, optimizer=setup.optimizer, **how)
+        return self.costs[key]
 
     def _new_model(self, setup: Setup, length: int) -> TextModel:
         torch.manual_seed(0)
@@ -267,34 +283,3 @@ class _Work:
         gc.collect()
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
-
-
-def must_agree(before: Any, now: dict[str, Any], place: Path) -> None:
-    """A run that was made otherwise is never shown as one of these."""
-    if before == now:
-        return
-    old, new = (_flat(each) if isinstance(each, dict) else {} for each in (before, now))
-    changed = [name for name in sorted(old.keys() | new.keys()) if old.get(name) != new.get(name)]
-    told = "; ".join(f"{name} was {old.get(name)}, now {new.get(name)}" for name in changed[:3])
-    raise QkvError(
-        f"{place} was made otherwise ({told}): name another folder (--out) or variant, or begin anew (--overwrite)."
-    )
-
-
-def write_into(folder: Path, name: str, value: Any) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        write_json(folder / name, value)
-    except OSError as error:
-        raise QkvError(f"The folder {folder} cannot be written ({error.strerror}): name another.") from error
-
-
-def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for name, value in values.items():
-        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
-    return flat
-
-
-def _records(place: Path) -> list[dict[str, Any]]:
-    return RunFolder(place, save_model=no_model, resume=True).records() if (place / "run.json").exists() else []

@@ -37,7 +37,7 @@ class Run:
     flops: float
     seconds: float
     bits_per_byte: float  # of the weights that were kept: the best
-    peak_memory: int | None  # bytes; None where it cannot be told
+    peak_memory: int | None  # bytes: measured on a GPU, elsewhere told from shapes; None: unknown
     moments: tuple[Moment, ...]
     contexts: tuple[ContextBits, ...]
 

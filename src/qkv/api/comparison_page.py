@@ -28,11 +28,15 @@ def write_comparison(comparison: Comparison, folder: Path) -> list[Path]:
     written = [folder / FILE, write_whole(folder / "table.md", text.encode())]
     head, _, *rows = [line.strip("| ").split(" | ") for line in text.splitlines()]
     remarks = [_remarks(each) for each in findings(comparison)]
-    lines = [f"{name}: {value}" for name, value in comparison.about.items()]
+    about = [". ".join(f"{name}: {value}" for name, value in comparison.about.items()) + ".", *caveats(comparison)]
     title = "Variants compared"
-    return written + write_plots_page(
-        folder, title, [". ".join(lines) + "."], Table(head, rows), remarks, plots(comparison)
-    )
+    return written + write_plots_page(folder, title, about, Table(head, rows), remarks, plots(comparison))
+
+
+def caveats(comparison: Comparison) -> list[str]:
+    """What a reader of the figures should know."""
+    alone = [outcome.name for outcome in comparison.outcomes if len(outcome.runs) == 1]
+    return [f"With one seed a difference may be chance: {', '.join(alone)}."] if alone else []
 
 
 def _remarks(found: Findings) -> Remarks:

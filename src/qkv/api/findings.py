@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import groupby
 
 from qkv.api.comparison import Comparison, Outcome, Run
 
@@ -117,13 +118,14 @@ def _along_the_way(outcome: Outcome, comparison: Comparison, found: Findings) ->
         known = {name: bits for name, bits in standing.items() if bits is not None}
         if len(known) == len(standing):
             led.append((time, min(known, key=known.__getitem__) == outcome.name))
-    won = [time for time, best in led if best]
-    if not led or not won:
-        return
-    if len(won) == len(led):
+    if led and all(best for _, best in led):
         found.ahead.append(f"the best of all from {led[0][0]:,.1f} s on, as long as all were trained")
-    else:
-        found.ahead.append(f"the best of all between {won[0]:,.1f} s and {won[-1]:,.1f} s of training")
+        return
+    for best, stretch in groupby(led, key=lambda each: each[1]):
+        times = [time for time, _ in stretch]
+        if best:
+            when = f"at {times[0]:,.1f} s" if len(times) == 1 else f"from {times[0]:,.1f} s to {times[-1]:,.1f} s"
+            found.ahead.append(f"the best of all {when} of training")
 
 
 def _judge(

@@ -64,6 +64,7 @@ def train_language_model(
     optimizer: MakeOptimizer = partial(adamw, betas=(0.9, 0.95), weight_decay=0.1),  # noqa: B008 (never changed)
     schedule: Schedule = Cosine(warmup=100, floor=0.1),  # noqa: B008 (frozen)
     evaluate: Callable[[TextWriter], Mapping[str, float]] | None = None,
+    flops_per_token: float | None = None,
     reporter: Reporter | None = None,
     resume: bool = False,
     overwrite: bool = False,
@@ -74,7 +75,8 @@ def train_language_model(
     another document; `stream` cuts them as they follow each other, and is taken where the attention cannot keep
     documents apart. With `model` a loaded one is trained further, with its own tokenizer and no new sizes. With an
     `attention` that one stands in place of the model's own, and with `distil` a teacher is learned from beside the
-    texts. Every evaluation measures perplexity and bits per byte on held-out documents.
+    texts. Every evaluation measures perplexity and bits per byte on held-out documents. Operations are counted as if
+    every token saw its whole row, unless `flops_per_token` says better.
     """
     folder, say = Path(folder), (reporter or Reporter()).say
     choice = AttentionChoice.of(attention)
@@ -129,7 +131,8 @@ def train_language_model(
         optimizer=optimizer,
         schedule=schedule,
         evaluate=validation(writer, LanguageLoss(), valid_rows, evaluate),
-        flops_per_token=flops_per_counted_token(network, objective, typical_batch(train_rows, batching)),
+        flops_per_token=flops_per_token
+        or flops_per_counted_token(network, objective, typical_batch(train_rows, batching)),
         leave=lambda where: cutter.save(where / TOKENIZER_FILE),
         reporter=reporter,
         resume=resume,
