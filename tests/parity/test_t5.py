@@ -67,6 +67,24 @@ def test_logits_agree_at_all_paddings_and_precisions(pair, length):
     assert agree(ours, reference, [length]) == []
 
 
+def test_under_autocast_it_loses_no_more_than_twice_what_the_reference_loses(pair):
+    """Logits, and the gradient of the bias, which is added up over all pairs of tokens."""
+    reference, ours = pair
+    source, target = torch.randint(4, VOCABULARY, (3, LONGEST)), torch.randint(4, VOCABULARY, (3, 40))
+    bias = reference.encoder.block[0].layer[0].SelfAttention.relative_attention_bias.weight
+
+    def answers(model, weight):
+        given = {"input_ids": source, "decoder_input_ids": target}
+        logits = (model(**given).logits if model is reference else model(source, None, target)).float()
+        return logits.detach(), *torch.autograd.grad(logits.square().mean(), weight)
+
+    exact = answers(reference, bias)
+    with torch.autocast("cpu", torch.bfloat16):
+        theirs, mine = answers(reference, bias), answers(ours, ours.encoder.bias.weight)
+    for right, their, my in zip(exact, theirs, mine, strict=True):
+        assert (my - right).square().mean() <= 4 * (their - right).square().mean()
+
+
 @pytest.mark.parametrize("length", [1, 2, 9, 64, LONGEST])
 @torch.no_grad()
 def test_targets_of_another_length_agree(pair, length):
