@@ -91,31 +91,6 @@ def test_directions_are_orthogonal_and_as_long_as_gaussian_ones() -> None:
     assert abs(float(long.square().sum(1).mean()) - 8) < 6 * (2 * 8 / 4096) ** 0.5  # six standard errors of a χ²'s mean
 
 
-def errors(draw: object, q: Tensor, k: Tensor, times: int, features: int) -> tuple[float, float, float]:
-    """(mean, its standard error, mean squared error) of φ(q)·φ(k) over so many draws of directions."""
-    products = []
-    for _ in range(times):
-        w = draw(features, len(q))  # type: ignore[operator]
-        phi = [(x @ w.T - x.square().sum() / 2).exp() / features**0.5 for x in (q, k)]
-        products.append(phi[0] @ phi[1])
-    found = torch.stack(products)
-    return float(found.mean()), float(found.std()) / times**0.5, float((found - (q @ k).exp()).square().mean())
-
-
-def test_the_mean_and_the_error_are_those_of_the_paper() -> None:
-    """[choromanski2021 lemma 2]: MSE = exp(|q+k|²) exp(q·k)² (1 - exp(-|q+k|²)) / m, less if orthogonal."""
-    torch.manual_seed(0)
-    q, k = 0.5 * torch.randn(8), 0.5 * torch.randn(8)
-    together = float((q + k).square().sum())
-    expected = float((q @ k).exp()) ** 2 * (torch.tensor(together).exp().item() - 1) / 32
-    mean, spread, error = errors(torch.randn, q, k, 4000, 32)
-    assert abs(mean - float((q @ k).exp())) < 5 * spread
-    assert 0.7 < error / expected < 1.4
-    mean, spread, orthogonal = errors(orthogonal_directions, q, k, 4000, 32)
-    assert abs(mean - float((q @ k).exp())) < 5 * spread
-    assert orthogonal < error
-
-
 def test_more_features_come_nearer_to_exact_attention() -> None:
     torch.manual_seed(0)
     given = inputs(32, 32)
