@@ -110,7 +110,7 @@ def attend_by_rounds(
     programs.forward[(rounds * slots // chunks.size, b * h)](
         q, keys, v, _given(real, q), order, o, log_sum, *_strides(q, keys, v), h, rounds, n, slots, chunks.scale,
         q.shape[3], e, ONCE=rounds == 1, **_common(q, k, v, slots, real, chunks),
-        num_warps=4 if chunks.size <= 64 else 8, num_stages=1,
+        num_warps=_warps(chunks), num_stages=1,
     )  # fmt: skip
     return o, log_sum
 
@@ -147,7 +147,7 @@ def go_back(
     for number in range(rounds):
         programs.backward[(slots // chunks.size, b * h)](
             q, keys, v, given, order, above, log_sum, difference, dq, dk, dv, *sums, *strides, h, rounds, number, n,
-            slots, chunks.scale, d, e, **common, num_warps=4 if chunks.size <= 64 else 8, num_stages=1,
+            slots, chunks.scale, d, e, **common, num_warps=_warps(chunks), num_stages=1,
         )  # fmt: skip
     return dq, None if k is None else dk, dv
 
@@ -155,6 +155,10 @@ def go_back(
 def _in_line(x: Tensor) -> Tensor:
     """The programs want the numbers of one token side by side."""
     return x if x.stride(-1) == 1 else x.contiguous()
+
+
+def _warps(chunks: Chunks) -> int:
+    return 4 if chunks.size <= 64 else 8
 
 
 def _filled(width: int) -> int:
