@@ -68,11 +68,15 @@ def cost(
     `device` is a device that was measured, such as `h200`, or `cpu`, `cuda` or `auto` for this machine's own; where
     none was measured, times are None. With `forward_only` nothing is learned: a pass as in an evaluation.
     """
-    network = model if isinstance(model, nn.Module) else _unfilled(model, sizes, head, attention, length)
+    if isinstance(model, nn.Module):
+        network = model
+    else:
+        with torch.device("meta"), Unfilled():
+            network = new_model(model, sizes, head, attention, length)
     if isinstance(model, nn.Module) and (head is not None or attention is not None or sizes != DESK):
         raise QkvError("A model that exists is what it is: give a model, or a family with sizes, head and attention.")
     place, profile, name = find_device(device)
-    objective, batch = _typical(network, rows, length, target_length)
+    objective, batch = typical_step(network, rows, length, target_length)
     settings = TrainSettings(
         steps=steps or 1, precision=precision, device="cpu", accumulate=accumulate  # type: ignore[arg-type]
     )  # fmt: skip
@@ -108,10 +112,10 @@ def _place(kind: str) -> torch.device:
     return torch.device("cuda", 0) if kind == "cuda" else torch.device("cpu")
 
 
-def _unfilled(
+def new_model(
     family: str, sizes: Sizes, head: HeadChoice | None, attention: AttentionChoice | str | None, length: int | None
 ) -> nn.Module:
-    """A model of a family that occupies no memory; long enough for the rows, where its positions are numbered."""
+    """A model of a family, long enough for the rows where positions are numbered, with a head that can be priced."""
     chosen = find_family(family)
     if isinstance(attention, str):
         attention = AttentionChoice.parse(attention)
@@ -123,19 +127,17 @@ def _unfilled(
         values |= {"vocabulary": DESK_VOCABULARY} if "vocabulary" in known else {}
     changes: Mapping[str, Any] = {} if isinstance(sizes, str) else sizes
     values |= changes
-    if length is not None and "positions" in values and "positions" not in changes and not family.startswith("reformer"):
+    grid = values.get("lines") is not None  # of positions, which cannot grow in one direction
+    if length is not None and "positions" in values and "positions" not in changes and not grid:
         values["positions"] = max(length, values["positions"] or 0)
     if head is None and chosen.heads:
         kind = next((kind for kind in chosen.heads if kind in (*_OF_TEXT, "distilled")), chosen.heads[0])
         head = HeadChoice(kind, tuple(str(number) for number in range(CLASSES)) if kind in WITH_LABELS else ())
-    with torch.device("meta"), Unfilled():
-        network: nn.Module = build(family, chosen.sizes(values), head, attention)
+    network: nn.Module = build(family, chosen.sizes(values), head, attention)
     return network
 
 
-def _typical(
-    model: nn.Module, rows: int, length: int | None, target_length: int | None
-) -> tuple[Objective, Batch]:
+def typical_step(model: nn.Module, rows: int, length: int | None, target_length: int | None) -> tuple[Objective, Batch]:
     """What a model of its kind is usually trained to do, and a batch of it."""
     if rows < 1:
         raise QkvError(f"A batch has at least 1 row, but {rows} were asked for.")

@@ -53,6 +53,8 @@ class AttentionCall:
 
 def preferred() -> tuple[str, ...]:
     """The kernels of this machine's torch in the order in which it tries them."""
+    if not hasattr(torch._C, "_get_sdp_priority_order"):
+        return CUDNN_PREFERRED
     order = [SDPBackend(number) for number in torch._C._get_sdp_priority_order()]
     return tuple(_NAMES[backend] for backend in order if backend in _NAMES)
 
@@ -116,7 +118,8 @@ def _for_each_head(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _by_products(
-    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float, causal: bool, scale: float | None, grouped: bool
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float, causal: bool, scale: float | None,
+    grouped: bool,
 ) -> Tensor:  # fmt: skip
     """With the table of weights formed."""
     if grouped:

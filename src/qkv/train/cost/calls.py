@@ -20,16 +20,21 @@ from qkv.train.cost.backends import AttentionCall, attend
 from qkv.train.cost.shaped import NOWHERE, Shaped, replaced
 
 # What autocast computes in the narrow type, and what in float32, by the names of functions and methods.
-_PRODUCTS = frozenset(
-    "linear matmul __matmul__ __rmatmul__ mm mv bmm addmm addmv baddbmm addbmm addr einsum conv1d conv2d conv3d "
-    "conv_transpose1d conv_transpose2d conv_transpose3d".split()
-)
-_WIDE_ON_CUDA = frozenset(
-    "exp expm1 log log10 log2 log1p reciprocal rsqrt pow __pow__ softplus layer_norm group_norm softmax log_softmax "
-    "cumsum cumprod prod sum norm cosine_similarity cross_entropy nll_loss kl_div l1_loss smooth_l1_loss mse_loss "
-    "huber_loss binary_cross_entropy_with_logits cdist logsumexp".split()
-)
-_WIDE_ON_CPU = frozenset("binary_cross_entropy cdist cosine_similarity kl_div l1_loss mse_loss smooth_l1_loss".split())
+# fmt: off
+_PRODUCTS = frozenset([
+    "linear", "matmul", "__matmul__", "__rmatmul__", "mm", "mv", "bmm", "addmm", "addmv", "baddbmm", "addbmm", "addr",
+    "einsum", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d",
+])
+_WIDE_ON_CUDA = frozenset([
+    "exp", "expm1", "log", "log10", "log2", "log1p", "reciprocal", "rsqrt", "pow", "__pow__", "softplus", "layer_norm",
+    "group_norm", "softmax", "log_softmax", "cumsum", "cumprod", "prod", "sum", "norm", "cosine_similarity",
+    "cross_entropy", "nll_loss", "kl_div", "l1_loss", "smooth_l1_loss", "mse_loss", "huber_loss",
+    "binary_cross_entropy_with_logits", "cdist", "logsumexp",
+])
+_WIDE_ON_CPU = frozenset([
+    "binary_cross_entropy", "cdist", "cosine_similarity", "kl_div", "l1_loss", "mse_loss", "smooth_l1_loss",
+])
+# fmt: on
 
 
 class DeviceCalls(TorchFunctionMode):
@@ -59,7 +64,7 @@ class DeviceCalls(TorchFunctionMode):
         if function is torch.autograd.grad:
             with self:
                 return _gradients(*given, **named)
-        given, named = self._moved(given, named)
+        given, named = self._moved(getattr(function, "__name__", ""), given, named)
         if function is F.scaled_dot_product_attention:
             return attend(AttentionCall.of(*given, **named), self.place, self.attention, self._cast)
         if function is F.rms_norm and self.place.type == "cuda":
@@ -74,9 +79,10 @@ class DeviceCalls(TorchFunctionMode):
                 given, named = _each_tensor(lambda x: x.float() if _is_narrow(x) else x, (given, named))
         return function(*given, **named)
 
-    def _moved(self, given: Any, named: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-        """With tensors that are made on the device made nowhere."""
-        given = tuple(self._place(value) for value in given)
+    def _moved(self, name: str, given: Any, named: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        """With tensors that are made on the device, or brought there, made nowhere."""
+        if name == "to":
+            given = tuple(self._place(value) for value in given)
         if named.get("device") is not None:
             named["device"] = self._place(torch.device(named["device"]))
         return given, named

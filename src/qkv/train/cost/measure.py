@@ -36,14 +36,14 @@ class Extent:
 
 ON_GPU = Extent(
     tokens=(256, 1024, 4096, 16384, 65536),
-    widths=(256, 512, 768, 1024, 2048, 3072, 4096, 8192, 32768),
+    widths=(256, 512, 768, 1024, 2048, 4096, 32768),
     coarse=(256, 1024, 4096, 32768),
     batched=(64, 256, 1024),
     traffic=(1 << 16, 1 << 20, 1 << 23, 1 << 26, 1 << 28, 1 << 30),
     lengths=(128, 256, 512, 1024, 2048, 8192),
     most_flops=2.5e12,
     most_bytes=4e9,
-    spend=0.004,
+    spend=0.002,
 )
 ON_CPU = Extent(
     tokens=(64, 512, 2048),
@@ -59,11 +59,21 @@ ON_CPU = Extent(
 TINY = Extent((16, 64), (16, 64), (16, 64), (16, 32), (1 << 10, 1 << 14), (16, 32), 1e8, 1e8, 0.0005)
 
 
-def measure_device(place: torch.device, extent: Extent | None = None) -> DeviceProfile:
+def measure_device(
+    place: torch.device, extent: Extent | None = None, say: Callable[[str], None] = lambda text: None
+) -> DeviceProfile:
     """Time a device through torch, at the sizes of `extent` or those that suit its kind."""
     chosen = extent or (ON_GPU if place.type == "cuda" else ON_CPU)
     clock = Clock(place, chosen.spend)
     libraries = _held_by_libraries(place)
+    say("what the host takes for an operator")
+    host = measure_host(place, tiny=extent is TINY)
+    say("reading and writing")
+    traffic = _traffic(clock, chosen)
+    say("matrix products")
+    products = tuple(_products(clock, chosen))
+    say("attentions")
+    attentions = tuple(measure_attentions(clock, chosen))
     return DeviceProfile(
         name=device_name(place),
         kind=place.type,
@@ -71,11 +81,11 @@ def measure_device(place: torch.device, extent: Extent | None = None) -> DeviceP
         memory=_memory(place),
         libraries=libraries,
         launch=clock.seconds(_smallest(place)),
-        host=measure_host(place, tiny=extent is TINY),
+        host=host,
         attention_order=preferred() if place.type == "cuda" else ("cpu", "math"),
-        products=tuple(_products(clock, chosen)),
-        attentions=tuple(measure_attentions(clock, chosen)),
-        traffic=_traffic(clock, chosen),
+        products=products,
+        attentions=attentions,
+        traffic=traffic,
     )
 
 
@@ -152,7 +162,7 @@ def _products(clock: Clock, extent: Extent) -> Iterator[tuple[Any, ...]]:
             for a in extent.batched:
                 for b in extent.batched:
                     for c in extent.batched:
-                        batch = max(2, min(512, int(4e10 * (extent.spend / 0.004)) // (2 * a * b * c)))
+                        batch = max(2, min(512, int(4e10 * (extent.spend / 0.002)) // (2 * a * b * c)))
                         yield from _one(clock, store, dtype, name, layout, batch, a, b, c, True, most, extent)
         if narrow:
             for t in (1024, 4096, 16384):
@@ -222,8 +232,12 @@ def _moves(place: torch.device, size: int) -> Iterator[tuple[str, int, Callable[
     yield "transpose", 2 * square.numel() * 4, lambda: turned.copy_(square.transpose(1, 2))
     yield "norm", 2 * one, lambda: F.layer_norm(x, (width,), weight, bias)
     made, mean, deviation = torch.ops.aten.native_layer_norm(x, [width], weight, bias, 1e-5)
-    yield "norm_back", 3 * one, lambda: torch.ops.aten.native_layer_norm_backward(
-        made, x, [width], mean, deviation, weight, bias, [True, True, True]
+    yield (
+        "norm_back",
+        3 * one,
+        lambda: torch.ops.aten.native_layer_norm_backward(
+            made, x, [width], mean, deviation, weight, bias, [True, True, True]
+        ),
     )
     yield "softmax", 2 * one, lambda: torch.softmax(x, -1)
     yield "reduce", one, lambda: x.sum(-1)
@@ -238,6 +252,6 @@ def _moves(place: torch.device, size: int) -> Iterator[tuple[str, int, Callable[
     state = [torch.zeros(x.numel(), device=place) for _ in range(4)]
     count = [torch.zeros((), device=place)]
     yield "adam", 7 * one, lambda: torch._fused_adamw_(
-        *([each] for each in state), [], count, lr=1e-3, beta1=0.9, beta2=0.99, weight_decay=0.0, eps=1e-8,
-        amsgrad=False, maximize=False,
+        [state[0]], [state[1]], [state[2]], [state[3]], [], count, lr=1e-3, beta1=0.9, beta2=0.99, weight_decay=0.0,
+        eps=1e-8, amsgrad=False, maximize=False,
     )  # fmt: skip

@@ -1,7 +1,7 @@
 """What an operator of torch costs, from the shapes of what it is given and what it makes.
 
-An operator is a matrix product, an attention, or one that reads and writes and computes next to nothing. Shapes: m rows,
-n columns and k terms of a product; b rows, h heads, q queries, k keys, d width of a head.
+An operator is a matrix product, an attention, or one that reads and writes and computes next to nothing. Shapes: m
+rows, n columns and k terms of a product; b rows, h heads, q queries, k keys, d width of a head.
 """
 
 from __future__ import annotations
@@ -63,6 +63,10 @@ class AttentionShape:
 _NO_KERNEL = frozenset(
     ["empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "detach", "alias", "lift_fresh", "set_",
      "_local_scalar_dense", "record_stream"]
+)  # fmt: skip
+_FILLS = frozenset(
+    ["zero_", "fill_", "zeros", "ones", "full", "zeros_like", "ones_like", "full_like", "arange", "new_zeros",
+     "new_full", "new_ones"]
 )  # fmt: skip
 _KINDS = {
     "norm": ["native_layer_norm", "_fused_rms_norm", "native_group_norm"],
@@ -132,9 +136,7 @@ def _kind_of_sum(given: tuple[Any, ...]) -> str:
     return "reduce_rows" if len(given) > 1 and list(given[1] or ()) == [0] and given[0].dim() == 2 else "reduce"
 
 
-def _traffic(
-    kind: str, name: str, given: tuple[Any, ...], ins: list[Tensor], outs: list[Tensor], operator: Any
-) -> int:
+def _traffic(kind: str, name: str, given: tuple[Any, ...], ins: list[Tensor], outs: list[Tensor], operator: Any) -> int:
     made = sum(map(_bytes, outs))
     if kind == "gather":
         return made + made + sum(_bytes(tensor) for tensor in ins if not tensor.is_floating_point())
@@ -143,8 +145,7 @@ def _traffic(
     if kind == "scatter":
         source = sum(_bytes(tensor) for tensor in ins[1:])
         return 2 * source if operator._schema.is_mutable else 2 * source + made + _bytes(ins[0])
-    if name in ("zero_", "fill_", "zeros", "ones", "full", "zeros_like", "ones_like", "full_like", "arange", "new_zeros",
-                "new_full", "new_ones"):  # fmt: skip
+    if name in _FILLS:
         return made
     read = sum(map(_bytes, ins[1:] if name == "copy_" else ins))
     if operator._schema.is_mutable and not outs:  # lists changed in place: all are read, some are written
@@ -153,7 +154,7 @@ def _traffic(
 
 
 def _product(name: str, given: tuple[Any, ...], made: Any, flops: int, bytes_: int) -> Work:
-    if name.startswith("convolution") or name.startswith("_convolution"):
+    if name.startswith(("convolution", "_convolution")):
         x = given[0]
         return Work("product", name, flops, bytes_, as_tuple(_of_convolution(x, flops)))
     a, b = (given[1], given[2]) if name in ("addmm", "baddbmm", "_addmm_activation") else (given[0], given[1])
@@ -187,7 +188,7 @@ def _attention(operator: Any, name: str, given: tuple[Any, ...], named: dict[str
     kernel, back = _ATTENTION[name]
     values = {argument.name: value for argument, value in zip(operator._schema.arguments, given, strict=False)}
     values |= named
-    q, k, v = (values.get(long, values.get(short)) for long, short in (("query", "q"), ("key", "k"), ("value", "v")))
+    q, k, v = (values[long] if long in values else values[long[0]] for long in ("query", "key", "value"))
     (b, h, queries, width), keys = q.shape, k.shape[2]
     causal, mask = bool(values.get("is_causal", False)), values.get("attn_bias", values.get("attn_mask"))
     if kernel == "tiles":

@@ -59,7 +59,12 @@ class Cost:
     def record(self) -> dict[str, Any]:
         """As JSON."""
         more = {"flops": self.flops, "total_seconds": self.total_seconds, "per_second": self.per_second}
-        return {**asdict(self), "memory": {**asdict(self.memory), "total": self.memory.total}, **more, "fits": self.fits}
+        return {
+            **asdict(self),
+            "memory": {**asdict(self.memory), "total": self.memory.total},
+            **more,
+            "fits": self.fits,
+        }
 
 
 def predict(
@@ -75,14 +80,30 @@ def predict(
 ) -> Cost:
     """The cost of a step on a batch like this one; without an optimizer, of a pass that learns nothing."""
     trace, counted = traced(model, objective, batch, settings, place=place, profile=profile, optimizer=optimizer)
+    counts = getattr(objective, "counts", "tokens")
+    return cost_of(trace, model, counted, counts, settings, profile, device, learns=optimizer is not None)
+
+
+def cost_of(
+    trace: Trace,
+    model: nn.Module,
+    counted: int,
+    counts: str,
+    settings: TrainSettings,
+    profile: DeviceProfile | None,
+    device: str,
+    *,
+    learns: bool = True,
+) -> Cost:
+    """What a trace comes to on a device."""
     flops = Counter[str]()
     for (phase, work), times in trace.works.items():
         flops[phase] += work.flops * times
     cost: dict[str, Any] = {
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
-        "learned": sum(each.numel() for each in model.parameters() if each.requires_grad) if optimizer else 0,
+        "learned": sum(each.numel() for each in model.parameters() if each.requires_grad and learns),
         "counted": counted,
-        "counts": getattr(objective, "counts", "tokens"),
+        "counts": counts,
         "flops_forward": flops[FORWARD],
         "flops_backward": flops[BACKWARD] + flops[UPDATE],
         "memory": peak_of(trace, profile.libraries if profile is not None else 0),

@@ -15,7 +15,6 @@ import torch
 
 from qkv.errors import QkvError
 from qkv.files import read_json, write_json
-from qkv.train.cost.backends import CUDNN_PREFERRED
 from qkv.train.cost.grid import Grid, between
 from qkv.train.cost.operators import AttentionShape, Product, Work
 
@@ -78,7 +77,9 @@ class DeviceProfile:
     def _product(self, shape: Product, flops: int) -> float:
         grid = self._product_grids.get((shape.dtype, shape.layout, shape.batch > 1, shape.aligned))
         grid = grid or self._product_grids.get((shape.dtype, shape.layout, shape.batch > 1, True))
-        grid = grid or self._product_grids.get((shape.dtype, "nn", False, True)) or self._product_grids[self._any_product]
+        grid = (
+            grid or self._product_grids.get((shape.dtype, "nn", False, True)) or self._product_grids[self._any_product]
+        )
         return flops / grid.at(shape.m, shape.n, shape.k)
 
     def _attention(self, shape: AttentionShape, flops: int) -> float:
@@ -173,7 +174,3 @@ def find_profile(device: str) -> DeviceProfile | None:
 def known_devices() -> list[str]:
     own = own_profiles()
     return sorted({*shipped(), *(file.stem for file in own.glob("*.json"))})
-
-
-__all__ = ["CUDNN_PREFERRED", "DeviceProfile", "device_name", "find_profile", "known_devices", "own_profiles",
-           "short_name", "shipped"]  # fmt: skip

@@ -51,7 +51,9 @@ class Shaped(Tensor):
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     @classmethod
-    def __torch_dispatch__(cls, operator: Any, types: Any, given: Any = (), named: Any = None) -> Any:
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, operator: Any, types: Any, given: Any = (), named: Any = None
+    ) -> Any:
         raise RuntimeError(f"{operator} was asked of a tensor without numbers, outside of what counts it.")
 
 
@@ -104,7 +106,7 @@ _BETWEEN = ("_fn", "inner", "__torch_dispatch__")
 
 def given_is_summed_in_place(first: Shaped | None) -> bool:
     """Whether autograd would sum gradients in the memory of the first, which it does to all but tensors like these."""
-    if first is None or first._use_count() > _REFERENCES + 2:
+    if first is None or first._use_count() > _REFERENCES:  # type: ignore[attr-defined]
         return False
     frame = sys._getframe(1)
     while frame.f_code.co_name in _BETWEEN and frame.f_back is not None:
@@ -127,7 +129,7 @@ def shaped_copy(model: nn.Module, place: torch.device) -> nn.Module:
     for tensor in [*model.parameters(), *model.buffers()]:
         if id(tensor) in memo:
             continue
-        stand_in = without_numbers(tensor, place)
+        stand_in: Tensor = without_numbers(tensor, place)
         if isinstance(tensor, nn.Parameter):
             stand_in = nn.Parameter(stand_in, requires_grad=tensor.requires_grad)
         memo[id(tensor)] = stand_in
@@ -155,13 +157,13 @@ def pretending(place: torch.device) -> Iterator[None]:
 
     with ExitStack() as stack:
         stack.enter_context(_foreach_takes_shaped())
-        stack.enter_context(replaced(_foreach_utils, "_get_foreach_kernels_supported_devices", lambda: ["cuda", "meta"]))
+        stack.enter_context(
+            replaced(_foreach_utils, "_get_foreach_kernels_supported_devices", lambda: ["cuda", "meta"])
+        )
         stack.enter_context(replaced(common, "amp_definitely_not_available", lambda: False))
         stack.enter_context(replaced(torch.cuda, "is_bf16_supported", lambda *_, **__: True))
         stack.enter_context(replaced(torch.cuda, "get_rng_state", lambda *_: None))
-        stack.enter_context(
-            replaced(torch.cuda, "get_device_properties", lambda *_: SimpleNamespace(major=9, minor=0))
-        )
+        stack.enter_context(replaced(torch.cuda, "get_device_properties", lambda *_: SimpleNamespace(major=9, minor=0)))
         yield
 
 
@@ -171,14 +173,14 @@ def _foreach_takes_shaped() -> Iterator[None]:
     from torch.optim import optimizer
     from torch.utils import _foreach_utils
 
-    lists = [optimizer._foreach_supported_types, _foreach_utils._foreach_supported_types]
+    lists: list[Any] = [optimizer._foreach_supported_types, _foreach_utils._foreach_supported_types]
     for known in lists:
-        known.append(Shaped)  # type: ignore[arg-type]
+        known.append(Shaped)
     try:
         yield
     finally:
         for known in lists:
-            known.remove(Shaped)  # type: ignore[arg-type]
+            known.remove(Shaped)
 
 
 @contextmanager
