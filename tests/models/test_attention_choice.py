@@ -35,7 +35,7 @@ from qkv.train.adapt import LoRA, add_lora
 from qkv.weights.load import load_model, with_attention, with_head
 from qkv.weights.maps.catalogue import PUBLISHED
 from qkv.weights.published import save_published
-from qkv.weights.save import save_model
+from qkv.weights.save import save_model, tensors_of
 from tests.models.small import perturb
 from tests.models.small_text import small_model, small_sizes
 
@@ -49,6 +49,7 @@ RULES = {
 }
 LOOKING_BACK = [*RULES, "performer:32", "rfa:32", "lsh:2:16"]
 BOTH_WAYS = [*RULES, "performer:32", "rfa:32", "lsh:2:16", "linformer:5", "big_bird:1:1"]
+BOTH_WAYS += ["linformer_key_value:5", "linformer_headwise:5"]
 CASES = [*((family, spelled) for family in ("gpt2", "llama") for spelled in LOOKING_BACK)]
 CASES += [("bert", spelled) for spelled in BOTH_WAYS]
 
@@ -129,6 +130,22 @@ def test_many_positive_features_come_near_exact_attention() -> None:
         errors.append(float((found - states(own, ids)).abs().mean()))
     assert errors[1] < errors[0] / 4
     assert errors[1] < 0.05 * float(states(own, ids).abs().mean())
+
+
+@pytest.mark.parametrize(
+    ("spelled", "projections"), [("linformer:5", 1), ("linformer_key_value:5", 3), ("linformer_headwise:5", 6)]
+)
+def test_projections_are_shared_as_the_spelling_says(spelled: str, projections: int) -> None:
+    """By all of three layers, by keys and values of a layer, by the heads of either."""
+    model = model_with("bert", spelled, layers=3)
+    kernels = [attention.kernel for attention in attentions(model)]
+    weights = {id(w): w for kernel in kernels if isinstance(kernel, LinformerKernel) for w in kernel.parameters()}
+    assert len(weights) == projections
+    assert all(w.shape == (1, 5, small_sizes("bert").positions) for w in weights.values())
+    assert sum("kernel" in name for name in tensors_of(model)) == projections
+    too_long = torch.zeros(1, small_sizes("bert").positions + 1, dtype=torch.long)
+    with pytest.raises(QkvError):
+        model(too_long)
 
 
 def test_a_linformer_that_projects_nothing_is_exact() -> None:
@@ -221,6 +238,7 @@ def test_documents_that_share_a_row_are_read_as_if_alone(spelled: str) -> None:
 def test_only_some_choices_tell_documents_apart() -> None:
     apart = {"window:3", "strided:3", "lsh:2:8"}
     others = {"fixed:4:1", "window:3+global:1", "performer:8", "rfa:8", "linformer:8", "big_bird:4"}
+    others |= {"linformer_key_value:8", "linformer_headwise:8"}
     assert {spelled.split(":")[0] for spelled in apart | others} == KINDS.keys() - {"global"}
     assert {spelled for spelled in apart | others if AttentionChoice.parse(spelled).tells_documents_apart} == apart
 

@@ -76,8 +76,16 @@ KINDS: dict[str, RuleKind | SwapKind] = {
     "performer": SwapKind("performer:FEATURES", 1, 1, "all tokens, by positive random features", swaps.performer),
     "rfa": SwapKind("rfa:FEATURES", 1, 1, "all tokens, by random waves, with a memory that fades", swaps.rfa),
     "linformer": SwapKind(
-        "linformer:TOKENS", 1, 1, "all tokens, projected to TOKENS of them", swaps.linformer,
+        "linformer:TOKENS", 1, 1, "all tokens, projected to TOKENS of them, in all layers alike", swaps.linformer,
         both_ways=True, whole_rows=True,
+    ),
+    "linformer_key_value": SwapKind(
+        "linformer_key_value:TOKENS", 1, 1, "the same, by a projection of each layer", swaps.linformer_key_value,
+        both_ways=True, whole_rows=True,
+    ),
+    "linformer_headwise": SwapKind(
+        "linformer_headwise:TOKENS", 1, 1, "the same, by one of each layer for keys and one for values",
+        swaps.linformer_headwise, both_ways=True, whole_rows=True,
     ),
     "lsh": SwapKind(
         "lsh:ROUNDS:CHUNK", 2, 2, "tokens hashed alike, in chunks of CHUNK", swaps.lsh, whole_rows=True,

@@ -58,16 +58,43 @@ def rfa(model: nn.Module, features: int) -> Swap:
 
 def linformer(model: nn.Module, tokens: int) -> Swap:
     """One projection for keys and values of all heads and layers: the paper's layerwise sharing. [wang2020 §4]"""
-    longest = getattr(model, "longest", None)
-    if longest is None:
-        raise QkvError("Linformer projects rows of a known longest length, and this model reads rows of any.")
-    shared = RowProjection(longest, tokens)
+    shared = RowProjection(_longest(model), tokens)
 
     def swap(attention: Attention, number: int) -> Attention:
         attention.kernel = LinformerKernel(shared, shared)
         return attention
 
     return swap
+
+
+def linformer_key_value(model: nn.Module, tokens: int) -> Swap:
+    """A projection for each layer, of keys and of values: the paper's key-value sharing. [wang2020 §4]"""
+    longest = _longest(model)
+
+    def swap(attention: Attention, number: int) -> Attention:
+        shared = RowProjection(longest, tokens)
+        attention.kernel = LinformerKernel(shared, shared)
+        return attention
+
+    return swap
+
+
+def linformer_headwise(model: nn.Module, tokens: int) -> Swap:
+    """Two projections for each layer, of keys and of values, for all heads: the headwise sharing. [wang2020 §4]"""
+    longest = _longest(model)
+
+    def swap(attention: Attention, number: int) -> Attention:
+        attention.kernel = LinformerKernel(RowProjection(longest, tokens), RowProjection(longest, tokens))
+        return attention
+
+    return swap
+
+
+def _longest(model: nn.Module) -> int:
+    longest: int | None = getattr(model, "longest", None)
+    if longest is None:
+        raise QkvError("Linformer projects rows of a known longest length, and this model reads rows of any.")
+    return longest
 
 
 def lsh(model: nn.Module, rounds: int, chunk: int) -> Swap:
