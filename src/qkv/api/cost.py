@@ -132,9 +132,14 @@ def new_model(
         values["positions"] = max(length, values["positions"] or 0)
     if head is None and chosen.heads:
         kind = next((kind for kind in chosen.heads if kind in (*_OF_TEXT, "distilled")), chosen.heads[0])
-        head = HeadChoice(kind, tuple(str(number) for number in range(CLASSES)) if kind in WITH_LABELS else ())
+        head = head_for(kind)
     network: nn.Module = build(family, chosen.sizes(values), head, attention)
     return network
+
+
+def head_for(kind: str) -> HeadChoice:
+    """A head of a kind; one with labels has a thousand of them."""
+    return HeadChoice(kind, tuple(str(number) for number in range(CLASSES)) if kind in WITH_LABELS else ())
 
 
 def typical_step(model: nn.Module, rows: int, length: int | None, target_length: int | None) -> tuple[Objective, Batch]:

@@ -9,6 +9,7 @@ import typer
 
 from qkv.cli.certify import certify
 from qkv.cli.compare import compare
+from qkv.cli.cost import cost
 from qkv.cli.export import convert, export
 from qkv.cli.layers import layers
 from qkv.cli.look import look
@@ -29,6 +30,7 @@ app.command("run", short_help="Give a model its input, get its output.")(run)
 app.command("look", short_help="Draw where a model looks while it writes.")(look)
 app.command("layers", short_help="Draw what each layer of a training run did.")(layers)
 app.command("compare", short_help="Train variants within one budget and draw them side by side.")(compare)
+app.command("cost", short_help="Tell what a training will take before it is started.")(cost)
 app.command("export", short_help="Write a model as the reference library opens it.")(export)
 app.command("convert", short_help="Rewrite old or other model files as a published folder.")(convert)
 app.command("certify", short_help="Compare a model with the reference library.")(certify)
