@@ -29,7 +29,6 @@ from qkv.data.tokenizer import TextTokenizer
 from qkv.errors import QkvError
 from qkv.files import read_json
 from qkv.generate.language import TextWriter
-from qkv.generate.use import at_rest
 from qkv.models.attention_choice import AttentionChoice
 from qkv.models.head_choice import HeadChoice
 from qkv.models.text_model import TextModel
@@ -42,7 +41,8 @@ from qkv.train.reporter import Reporter
 from qkv.train.settings import TrainSettings
 
 MEASURED, VARIANT = "measured.json", "variant.json"
-SETTINGS = TrainSettings(minutes=1, evaluations=10, keep=1, log_every=10)
+# The last weights, not the best: nothing is chosen by the held-out text that variants are compared on.
+SETTINGS = TrainSettings(minutes=1, evaluations=10, average=1, save_every=500, keep=1, log_every=10)
 AGAIN = "give the same command again: what is finished is kept"
 # Settings of a training that say nothing about what it computes, or that a setup has of its own.
 UNCOMPARED = ("seed", "device", "precision", "log_every", "keep", "save_every")
@@ -217,7 +217,8 @@ class _Work:
 
     def _measured(self, writer: TextWriter, setup: Setup, seed: int, records: list[dict[str, Any]]) -> Run:
         """The history of a run, and what its weights say of held-out rows by their context."""
-        with at_rest(writer.model), setup.settings(self.settings).autocast(self.device):
+        writer.model.eval()
+        with torch.no_grad(), setup.settings(self.settings).autocast(self.device):
             contexts = bits_by_context(writer.model, self.data.held_out_batches(self.length), self.length)
         final = next(record for record in reversed(records) if record["kind"] == "final")
         costs = ("step", "tokens", "flops", "seconds")

@@ -36,7 +36,7 @@ class Run:
     tokens: int
     flops: float
     seconds: float
-    bits_per_byte: float  # of the weights that were kept: the best
+    bits_per_byte: float  # of the weights that were kept
     peak_memory: int | None  # bytes: measured on a GPU, elsewhere told from shapes; None: unknown
     moments: tuple[Moment, ...]
     contexts: tuple[ContextBits, ...]

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -83,16 +83,16 @@ def compare(
     """
     import torch
 
+    from qkv.api.comparing import SETTINGS
     from qkv.api.comparing import compare as run_comparison
     from qkv.api.comparison import table
     from qkv.api.variants import Setup
     from qkv.cli.spellings import tokenizer_of
     from qkv.train.interrupts import Interrupted
     from qkv.train.reporter import Reporter
-    from qkv.train.settings import TrainSettings
 
     spent = budget_of(budget)
-    settings = TrainSettings(**spent, evaluations=evaluations, keep=1, log_every=10, device=device)
+    settings = replace(SETTINGS, **{"minutes": None, **spent}, evaluations=evaluations, device=device)
     settings.torch_device()
     steps = settings.steps
     setup = Setup(

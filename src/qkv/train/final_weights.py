@@ -27,7 +27,7 @@ def load_final_weights(
     if settings.average > 0:
         paths = [checkpoints.path(step) for step in checkpoints.steps()[-settings.average :]]
         copy_into(own, average_checkpoints(paths, drawn_names(model)), "The average")
-        return f"mean of the last {len(paths)} checkpoints"
+        return f"mean of the last {len(paths)} checkpoints" if len(paths) > 1 else "weights of the last step"
     kind = "moving average" if moving is not None else "weights"
     if state.best_step is not None and state.best_step != state.step:
         try:
