@@ -24,6 +24,7 @@ from qkv.parts.attention.kernels.random_features import (
     WaveFeatures,
 )
 from qkv.parts.attention.shared import SharedAttention
+from qkv.parts.attention.summing import SummingAttention
 from qkv.parts.attention.visibility import Causal
 from qkv.parts.attention.whole_rows import rules_of
 from qkv.parts.linear import JoinedLinear
@@ -165,7 +166,10 @@ def _looks_back(attention: Attention) -> bool:
 
 
 def _by_features(attention: Attention, features: RandomDirections) -> Attention:
-    """The attention itself, computed by features. What forms no weights has none to drop: their dropout goes."""
+    """The same attention, computed by features: where it looks back, a decoder keeps their sums. What forms no weights
+    has none to drop: their dropout goes."""
+    if _looks_back(attention):
+        return SummingAttention.over(attention, features)
     attention.kernel, attention.dropout = RandomFeatureKernel(features), 0.0
     return attention
 

@@ -143,6 +143,8 @@ def test_what_it_cannot_do_it_says() -> None:
         GatedAttention(32, 4, 64, visibility=Everything())
     with pytest.raises(QkvError, match="give none"):
         GatedAttention(32, 4, 64, kernel=F.scaled_dot_product_attention)  # type: ignore[arg-type]
+    with pytest.raises(QkvError, match="does not divide"):
+        GatedAttention(33, 4, 64)
     with pytest.raises(QkvError, match="Window"):
         GatedAttention(32, 4, 64, visibility=Causal() & Window(2))(x, Context(tokens=Tokens(4)))
     tokens = Tokens(4, documents=torch.tensor([[1, 1, 2, 2]]))
