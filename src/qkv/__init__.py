@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from qkv.api.caption_training import CaptionTraining, train_image_text
     from qkv.api.choices import DataSettings, NewTokenizer
     from qkv.api.comparing import compare
+    from qkv.api.cost import cost
     from qkv.api.comparison import Comparison
     from qkv.api.detection_training import DetectionTraining, train_detector
     from qkv.api.distilling import Distillation, student_of
@@ -116,6 +117,7 @@ __all__ = [
     "UntunedSound",
     "Variant",
     "compare",
+    "cost",
     "family_sizes",
     "fine_tune_answerer",
     "fine_tune_classifier",
@@ -200,6 +202,7 @@ _HOMES = {
     "UntunedSound": "qkv.generate.untuned",
     "Variant": "qkv.api.variants",
     "compare": "qkv.api.comparing",
+    "cost": "qkv.api.cost",
     "family_sizes": "qkv.api.families",
     "fine_tune_answerer": "qkv.api.fine_tuning",
     "fine_tune_classifier": "qkv.api.fine_tuning",

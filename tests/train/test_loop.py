@@ -23,7 +23,7 @@ from qkv.train.reporter import Reporter
 from qkv.train.schedules import Cosine
 from tests.train.tiny import TinyBatch, TinyBatches, TinyModel, make_batch, open_run, train_tiny
 
-TIMING = {"seconds", "wall_seconds", "tokens_per_second", "peak_memory"}
+TIMING = {"seconds", "wall_seconds", "tokens_per_second", "peak_memory", "step_seconds"}
 PLAIN = SequenceToSequenceLoss(smoothing=0.1)
 VALIDATION = ValidationLoss(PLAIN, [make_batch(77), make_batch(78)])
 

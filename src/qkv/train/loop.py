@@ -17,6 +17,7 @@ from qkv.train.adjust import Adjust
 from qkv.train.average import MovingAverage
 from qkv.train.by_layer import LayerWatch
 from qkv.train.compiling import compiled_blocks
+from qkv.train.cost.foresight import beside, foreseen
 from qkv.train.evaluation import Evaluate, finite_or_none
 from qkv.train.final_weights import load_final_weights
 from qkv.train.interrupts import Interrupted, StopSignals
@@ -105,6 +106,15 @@ class _Loop:
             self._resume(batches)
         self.batches = Prefetch(batches, self.device)
         self.model.train()
+        if not self.state.step:
+            self._foretell(objective)
+
+    def _foretell(self, objective: Objective) -> None:
+        """Record what steps should take, where the device was measured."""
+        with self.stopwatch.paused():
+            cost = foreseen(self.model, objective, self.optimizer, self.batches.next, self.settings, self.device)
+        if cost is not None:
+            self.run.record({"kind": "prediction", "step": 0, **cost.record()})
 
     def _resume(self, batches: Batches) -> None:
         checkpoint = self.run.checkpoints.read_newest(self.reporter.say)
@@ -292,8 +302,11 @@ class _Loop:
             self.run.write_model(self.model)
         averaged = self.settings.average > 0 and self.evaluate is not None
         figures = finite_or_none(self._figures(nullcontext())) if averaged else self.state.best_figures or {}
-        self._record("final", figures, weights=weights)
+        step_seconds, peak = self.meter.step_seconds, self.stopwatch.peak_memory
+        self._record("final", figures, weights=weights, step_seconds=step_seconds, peak_memory=peak)
         self.reporter.say(f"Finished after step {self.state.step:,}; {self.run.folder} holds the {weights}.")
+        for foretold in [record for record in self.run.records() if record["kind"] == "prediction"][-1:]:
+            self.reporter.say(beside(foretold, step_seconds, peak, self.device.type == "cuda"))
         self.model.eval()
         seconds = self.stopwatch.seconds
         return TrainResult(

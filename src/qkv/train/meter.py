@@ -15,28 +15,47 @@ from qkv.train.step import Update
 
 
 class Stopwatch:
-    """Seconds spent training, over all sessions of a run; evaluation and saving happen while it is paused."""
+    """Seconds spent training, over all sessions of a run, and the most memory that training held in this one.
+
+    Evaluation and saving happen while it is paused.
+    """
 
     def __init__(self, device: torch.device, seconds: float = 0.0, paused_seconds: float = 0.0) -> None:
         self.paused_seconds = paused_seconds
         self._device = device
         self._spent = seconds
         self._since: float | None = time.perf_counter()  # None while paused
+        self._most = 0  # bytes, before the last pause
+        self._forget_peak()
 
     @property
     def seconds(self) -> float:
         return self._spent + (0.0 if self._since is None else time.perf_counter() - self._since)
+
+    @property
+    def peak_memory(self) -> int | None:
+        """Bytes: the most that steps held on a GPU, or the most that this process held in all (None where unknown)."""
+        if self._since is None:
+            return self._most or None
+        peak = peak_memory(self._device)
+        return None if peak is None else max(peak, self._most)
+
+    def _forget_peak(self) -> None:
+        if self._device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self._device)
 
     @contextmanager
     def paused(self) -> Iterator[None]:
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)  # steps still queued are training time, not evaluation time
         self._spent, self._since = self.seconds, None
+        self._most = self.peak_memory or 0
         stopped = time.perf_counter()
         try:
             yield
         finally:
             self._since = time.perf_counter()
+            self._forget_peak()
             self.paused_seconds += self._since - stopped
 
 
@@ -65,6 +84,15 @@ class Meter:
         self._counts: list[int] = []
         self._pending: _Pending | None = None
         self._last_seconds = stopwatch.seconds
+        self._first: tuple[int, float] | None = None  # step and seconds at the end of the first window
+        self._latest: tuple[int, float] | None = None
+
+    @property
+    def step_seconds(self) -> float | None:
+        """Of a step, on average, after the first window of this session: what is new to a device takes longer."""
+        if self._first is None or self._latest is None or self._latest[0] == self._first[0]:
+            return None
+        return (self._latest[1] - self._first[1]) / (self._latest[0] - self._first[0])
 
     def add(self, update: Update) -> None:
         self._losses.append(update.total)
@@ -114,6 +142,9 @@ class Meter:
         tokens = sum(count for count, fine in zip(pending.counts, finite, strict=True) if fine)
         seconds = self.stopwatch.seconds
         elapsed, self._last_seconds = seconds - self._last_seconds, seconds
+        if "step" in pending.record:
+            self._latest = pending.record["step"], seconds
+            self._first = self._first or self._latest
         record = {
             **pending.record,
             "seconds": round(seconds, 3),
@@ -121,7 +152,7 @@ class Meter:
             "gradient_norm": norms[-1] if finite[-1] else None,
             "tokens_per_second": round(sum(pending.counts) / elapsed, 1) if elapsed > 0 else None,
             "skipped": self.skipped,
-            "peak_memory": peak_memory(self.device),
+            "peak_memory": self.stopwatch.peak_memory,
         }
         return [record]
 

@@ -52,6 +52,13 @@ class Prefetch:
                 tensor.record_stream(current)  # its memory may be reused only after the step that reads it
         return batch
 
+    @property
+    def next(self) -> Batch:
+        """The batch that is taken next, already fetched."""
+        self.fetch()
+        assert self._held is not None
+        return self._held
+
     def fetch(self) -> None:
         """Build the next batch and start its copy; called when a step was launched, while the device is at work."""
         if self._held is not None:

@@ -25,7 +25,7 @@ _FILES = ("_programs", "_triton")
 
 
 @contextmanager
-def noted_programs(note: Note) -> Iterator[None]:
+def programs_noted(note: Note) -> Iterator[None]:
     """Inside, programs are noted."""
     ours = {name: module for name, module in sys.modules.items() if _launches(name)}
     attributes = {name: value for name, value in vars(kernels).items() if name.endswith(_FILES)}

@@ -17,7 +17,7 @@ from qkv.parts.attention.blocks import TileLists, TileMap, tile_map
 from qkv.parts.attention.kernels import choose, flash
 from qkv.parts.attention.tokens import Tokens
 from qkv.parts.attention.visibility import Mask
-from qkv.train.cost.programs import noted_programs
+from qkv.train.cost.programs import programs_noted
 from qkv.train.cost.shaped import replaced, without_numbers
 from qkv.train.cost.tracer import Tracer
 
@@ -36,9 +36,7 @@ def own_kernels(tracer: Tracer) -> Iterator[None]:
             stack.enter_context(replaced(owner, name, getattr(owner, name).__wrapped__))
         stack.enter_context(replaced(flash, "tile_map", map_of_shapes))
         if tracer.place.type == "cuda":
-            stack.enter_context(noted_programs(tracer.note))
-            if hasattr(choose, "flex"):  # which reads maps of blocks as our own kernel reads tiles
-                stack.enter_context(replaced(choose, "flex", flash.flash))
+            stack.enter_context(programs_noted(tracer.note))
         yield
 
 
