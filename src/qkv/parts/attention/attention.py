@@ -89,7 +89,7 @@ class MultiHead(nn.Module):
         record = None
         if ctx.ledger is not None and ctx.ledger.wants("weights"):
             record = partial(self._record, ctx.ledger, beams)
-        kernel = self.kernel or choose_kernel(q, k, mask, dropout, record is not None)
+        kernel = self.kernel or choose_kernel(q, k, mask, dropout, record is not None, bias)
         o = kernel(q, k, v, mask, bias, scale=self.scale, dropout=dropout, record=record)  # [b h q e]
         return self.out(o.transpose(1, 2).flatten(2))
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from qkv.parts.attention.kernels.exact import exact
@@ -12,7 +14,11 @@ from qkv.parts.attention.kernels.flash import flash
 from qkv.parts.attention.kernels.fused import fused
 from qkv.parts.attention.visibility import Mask
 
-LONG = 2048  # keys from which on skipping hidden blocks outweighs what a vendor's kernel gains
+SHORT = 512  # keys up to which scores held in memory cost less than learning a bias without them
+LONG = 512  # queries and keys from which on hidden tiles are worth skipping
+LARGE = (
+    1 << 28
+)  # scores of a table, hidden or not, from which on a GPU takes longer than the host that tells it what to do
 
 
 class Kernel(Protocol):
@@ -30,14 +36,22 @@ class Kernel(Protocol):
     ) -> Tensor: ...
 
 
-def choose_kernel(q: Tensor, k: Tensor, mask: Mask | None, dropout: float, record: bool) -> Kernel:
+def choose_kernel(
+    q: Tensor, k: Tensor, mask: Mask | None, dropout: float, record: bool, bias: Tensor | None = None
+) -> Kernel:
     """exact where weights are recorded; flash for long masked rows on a GPU; fused for all else.
 
     fused are the vendors' kernels, which are faster where nothing is to be skipped and take a mask as a whole table.
+    None of them is good at learning a bias: its gradient is as large as all scores together, so on short rows, where
+    scores fit into memory, exact costs less if a compiler makes one pass of all that lies between its two products.
     """
     if record:
         return exact
+    learns_bias = bias is not None and bias.requires_grad
+    if learns_bias and q.is_cuda and torch.compiler.is_compiling() and k.shape[2] <= SHORT:
+        return exact
     masked = mask is not None and mask.flag is None
-    if masked and q.is_cuda and q.shape[2] >= LONG and k.shape[2] >= LONG and not dropout:
-        return flash
+    if masked and q.is_cuda and not dropout and min(q.shape[2], k.shape[2]) >= LONG:
+        if math.prod(q.shape[:3]) * k.shape[2] >= LARGE:
+            return flash
     return fused
