@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from qkv.api.caption_training import CaptionTraining, train_image_text
     from qkv.api.choices import DataSettings, NewTokenizer
     from qkv.api.comparing import compare
-    from qkv.api.cost import cost
     from qkv.api.comparison import Comparison
+    from qkv.api.cost import cost
     from qkv.api.detection_training import DetectionTraining, train_detector
     from qkv.api.distilling import Distillation, student_of
     from qkv.api.encoders import pretrain_encoder

@@ -16,14 +16,10 @@ MEASURE = "qkv cost --measure"
 def cost(
     family: Annotated[str | None, typer.Option(help="Family of the model; `qkv models` lists them.")] = None,
     size: Annotated[str, typer.Option(help="A named size, changes to the desk size (width=128), or both.")] = "desk",
-    model: Annotated[
-        str | None, typer.Option(help="A model that exists, in place of a family: folder or file.")
-    ] = None,
+    model: Annotated[str | None, typer.Option(help="A model that exists, in place of a family.")] = None,
     head: Annotated[str | None, typer.Option(help="Of the model, where its family has several.")] = None,
     attention: Annotated[str | None, typer.Option(help="Another than the family's own, such as window:256.")] = None,
-    vocabulary: Annotated[
-        int | None, typer.Option(min=1, help="Tokens that there are; else as the size has it.")
-    ] = None,
+    vocabulary: Annotated[int | None, typer.Option(min=1, help="Tokens that there are; else by the size.")] = None,
     rows: Annotated[int, typer.Option(min=1, help="Rows, or pictures, of a batch.")] = 8,
     length: Annotated[int | None, typer.Option(min=1, help="Tokens of a row; 256 for texts.")] = None,
     target_length: Annotated[int | None, typer.Option(min=1, help="Of a target row; else as long as a source.")] = None,
@@ -59,9 +55,7 @@ def cost(
     }  # fmt: skip
     if model is not None:
         if head is not None or attention is not None or vocabulary is not None or size != "desk":
-            raise QkvError(
-                "A model that exists is what it is: give --model, or --family with size, head and attention."
-            )
+            raise QkvError("A model that exists is what it is: give --model, or --family with its size and the like.")
         found = predicted(network_of(model), **common)
     else:
         assert family is not None

@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from qkv.data import preprocessing
 from qkv.parts.attention import big_bird
 from qkv.parts.attention.blocks import TileLists, TileMap, tile_map
-from qkv.parts.attention.kernels import choose, flash
+from qkv.parts.attention.kernels import flash
 from qkv.parts.attention.tokens import Tokens
 from qkv.parts.attention.visibility import Mask
 from qkv.train.cost.programs import programs_noted
