@@ -246,18 +246,13 @@ as a share of a layer's weights. {even if evened(result, deepest) else ""}
 
 def evened(result: Found, deepest: int) -> bool:
     """Whether post-norm's first update is more even over the layers than its first gradient."""
+    looked_for = ("post-norm", deepest, "with warm-up")
     for run in result["runs"]:
-        if (
-            run["wiring"] == "post-norm"
-            and run["layers"] == deepest
-            and run["setting"] == "with warm-up"
-            and run["by_layer"]
-        ):
-            record = run["by_layer"][0]
-            shares = [
-                lowest_share(record[figure]["decoder"]) or 0.0 for figure in ("gradient_norms", "relative_updates")
-            ]
-            return shares[1] > 2 * shares[0]
+        if (run["wiring"], run["layers"], run["setting"]) == looked_for and run["by_layer"]:
+            first = run["by_layer"][0]
+            gradients, updates = (first[figure]["decoder"] for figure in ("gradient_norms", "relative_updates"))
+            if None not in (*gradients, *updates):
+                return (lowest_share(updates) or 0.0) > 2 * (lowest_share(gradients) or 0.0)
     return False
 
 
