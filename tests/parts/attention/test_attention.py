@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from qkv.errors import QkvError
 from qkv.parts.attention.attention import Attention, CrossAttention, HeadOptions, MultiHead
 from qkv.parts.attention.kernels.exact import exact
-from qkv.parts.attention.kernels.flex import flex
+from qkv.parts.attention.kernels.flash import flash
 from qkv.parts.attention.kernels.fused import fused
 from qkv.parts.attention.visibility import Causal, NotPadding, SameDocument, Tokens, Window
 from qkv.parts.context import Context, Ledger
@@ -124,7 +124,7 @@ def test_key_width_value_width_and_scale_are_independent() -> None:
     torch.testing.assert_close(mixer(x, plain(4)), expected, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("kernel", [exact, fused, flex, None])
+@pytest.mark.parametrize("kernel", [exact, fused, flash, None])
 @torch.no_grad()
 def test_any_kernel_gives_the_same_answer(kernel: object) -> None:
     mixer = noisy(Attention(WIDTH, HEADS, key_value_heads=2, visibility=Causal() & Window(3)))

@@ -9,7 +9,6 @@ from qkv.parts.attention.big_bird import BlockAttention, BlocksOfRow, RandomBloc
 from qkv.parts.attention.kernels.choose import Kernel
 from qkv.parts.attention.kernels.exact import exact
 from qkv.parts.attention.kernels.flash import flash
-from qkv.parts.attention.kernels.flex import flex
 from qkv.parts.attention.kernels.fused import fused
 from qkv.parts.attention.visibility import Causal, Mask, NotPadding, Rule, Tokens
 from qkv.parts.context import Context, Ledger
@@ -48,7 +47,7 @@ def test_random_blocks_are_others_than_those_seen_in_any_case() -> None:
     assert not torch.equal(other, random)
 
 
-@pytest.mark.parametrize("kernel", [flash, flex, fused])
+@pytest.mark.parametrize("kernel", [flash, fused])
 def test_every_kernel_knows_the_rules(kernel: Kernel) -> None:
     given = inputs(300, 300, heads=2, rows=1)
     mask = Mask(BlocksOfRow(16, 300) | RandomBlocks(16, 300, 2, 1), Tokens(300), Tokens(300), "cpu")

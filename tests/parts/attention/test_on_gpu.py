@@ -1,4 +1,4 @@
-"""The same comparisons on a GPU: torch's CUDA kernels, FlexAttention compiled, and a whole attention compiled.
+"""The same comparisons on a GPU: torch's CUDA kernels, our own programs, and a whole attention compiled.
 
 pytest -m gpu tests/parts
 """
@@ -16,14 +16,14 @@ from qkv.parts.attention.cache import Cache, PreallocatedCache
 from qkv.parts.attention.kernels.choose import Kernel, choose_kernel
 from qkv.parts.attention.kernels.exact import exact
 from qkv.parts.attention.kernels.flash import flash
-from qkv.parts.attention.kernels.flex import flex
 from qkv.parts.attention.kernels.fused import fused
 from qkv.parts.attention.kernels.lsh import LSHKernel
-from qkv.parts.attention.visibility import Causal, Everything, Mask, NotPadding, SameDocument, Tokens, Window
+from qkv.parts.attention.visibility import Causal, Chunks, Everything, Mask, NotPadding, SameDocument, Tokens, Window
 from qkv.parts.context import Context
 from qkv.parts.position import Rotary, rotary_rates
 from tests.parts.attention.cases import LENGTHS, SITUATIONS, documents, mask
 from tests.parts.attention.kernels.compare import Inputs, answers, assert_same, exact_in_float32, inputs, with_far_bias
+from tests.parts.attention.test_factors import PATTERNS
 
 pytestmark = pytest.mark.gpu
 
@@ -75,7 +75,7 @@ def test_flash_is_exact_at_any_width(width: int, value_width: int, dtype: torch.
         compare(flash, given, mask(SITUATIONS["causal"], size, "cuda"))
 
 
-@pytest.mark.parametrize("kernel", [fused, flash, flex])
+@pytest.mark.parametrize("kernel", [fused, flash])
 @pytest.mark.parametrize("autocast", [False, True], ids=["plain", "autocast"])
 @pytest.mark.parametrize("name", ["everything", "causal", "causal, padded left"])
 def test_a_wide_bias_of_narrow_queries_is_not_rounded(name: str, autocast: bool, kernel: Kernel) -> None:
@@ -86,33 +86,12 @@ def test_a_wide_bias_of_narrow_queries_is_not_rounded(name: str, autocast: bool,
     assert_same(found, exact_in_float32(given, m), atol=0.01, rtol=0.01)
 
 
-@pytest.mark.parametrize("name", SITUATIONS)
-def test_compiled_flex_is_exact(name: str) -> None:
-    """130 slots: two blocks, the second nearly empty."""
-    given = inputs(130, 130, width=16, value_width=16, bias=True, device="cuda")
-    compare(flex, given, mask(SITUATIONS[name], 130, "cuda"))
-
-
-@pytest.mark.parametrize("size", [1, 9])
-@pytest.mark.parametrize("name", ["causal", "packed"])
-def test_compiled_flex_is_exact_for_short_rows(name: str, size: int) -> None:
-    compare(flex, inputs(size, size, width=16, value_width=16, device="cuda"), mask(SITUATIONS[name], size, "cuda"))
-
-
-@pytest.mark.parametrize("name", ["sparse transformer", "causal, padded left"])
-def test_compiled_flex_is_exact_to_the_precision_of_bfloat16(name: str) -> None:
-    given = inputs(300, 300, width=64, value_width=64, bias=True, dtype=torch.bfloat16, device="cuda")
-    compare(flex, given, mask(SITUATIONS[name], 300, "cuda"))
-
-
 @pytest.mark.parametrize(
     ("kernel", "key_value_heads", "bias", "name"),
     [
         *((fused, heads, bias, name) for heads in (1, 2) for bias in (False, True) for name in ("causal", "packed")),
         (flash, 1, False, "causal"),
         (flash, 2, True, "causal, padded left"),
-        (flex, 1, False, "causal"),
-        (flex, 2, True, "causal, padded left"),
     ],
 )
 def test_shared_keys_and_wider_values(kernel: Kernel, key_value_heads: int, bias: bool, name: str) -> None:
@@ -126,8 +105,6 @@ def test_shared_keys_and_wider_values(kernel: Kernel, key_value_heads: int, bias
         *((fused, name, sizes) for name in ("causal", "window") for sizes in ((1, 8, 9), (3, 6, 9), (9, 0, 4))),
         (flash, "causal", (1, 8, 9)),
         (flash, "all but the near past", (130, 70, 200)),
-        (flex, "causal", (1, 8, 9)),
-        (flex, "all but the near past", (130, 70, 200)),
     ],
 )
 def test_queries_and_keys_that_differ_in_number(kernel: Kernel, name: str, sizes: tuple[int, int, int]) -> None:
@@ -136,20 +113,28 @@ def test_queries_and_keys_that_differ_in_number(kernel: Kernel, name: str, sizes
     compare(kernel, inputs(queries, keys, width=16, value_width=16, device="cuda"), m)
 
 
-def test_a_block_map_made_without_gradients_serves_training_too() -> None:
+def test_a_map_made_without_gradients_serves_training_too() -> None:
     given = inputs(200, 200, width=16, value_width=16, device="cuda")
-    m = Mask(Causal() & Window(37), Tokens(200), Tokens(200), "cuda")
+    m = Mask(Causal() & Chunks(37), Tokens(200), Tokens(200), "cuda")
     with torch.inference_mode():
-        flex(given.q, given.k, given.v, m)
-    m = Mask(Causal() & Window(37), Tokens(200), Tokens(200), "cuda")
-    compare(flex, given, m)
+        flash(given.q, given.k, given.v, m)
+    m = Mask(Causal() & Chunks(37), Tokens(200), Tokens(200), "cuda")
+    compare(flash, given, m)
 
 
-def test_long_masked_rows_go_to_flex_and_come_back_right() -> None:
-    given = inputs(2100, 2100, heads=2, width=16, value_width=16, rows=1, device="cuda")
-    m = Mask(Causal() & Window(64), Tokens(2100), Tokens(2100), "cuda")
-    assert choose_kernel(given.q, given.k, m, 0.0, record=False) is flex
-    compare(flex, given, m)
+def test_long_masked_rows_go_to_flash_and_come_back_right() -> None:
+    given = inputs(4200, 4200, heads=16, width=16, value_width=16, rows=1, device="cuda")
+    m = Mask(Causal() & Window(64), Tokens(4200), Tokens(4200), "cuda")
+    assert choose_kernel(given.q, given.k, m, 0.0, record=False) is flash
+    compare(flash, given, m)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("size", [512, 700])
+@pytest.mark.parametrize("name", PATTERNS)
+def test_factors_joined_are_exact(name: str, size: int, dtype: torch.dtype) -> None:
+    given = inputs(size, size, key_value_heads=2, width=16, value_width=16, dtype=dtype, device="cuda")
+    compare(flash, given, Mask(PATTERNS[name], Tokens(size), Tokens(size), "cuda"))
 
 
 def test_dropout_keeps_the_expectation() -> None:
@@ -198,7 +183,7 @@ CONTEXTS: dict[str, Callable[[], Context]] = {
 }
 
 
-@pytest.mark.parametrize("kernel", [exact, fused, flex])
+@pytest.mark.parametrize("kernel", [exact, fused, flash])
 @pytest.mark.parametrize("context", CONTEXTS)
 def test_a_whole_attention_compiles_into_one_graph(context: str, kernel: Kernel) -> None:
     mixer = Attention(

@@ -144,7 +144,9 @@ def _laid_out(x: Tensor, stride: int, by_rows: bool) -> Tensor:
     """
     if stride == 1:
         return x
-    x = F.pad(x, (0, 0, 0, -x.shape[2] % stride)).transpose(1, 2).unflatten(1, (-1, stride))  # [b n/s s h d]
+    if x.shape[2] % stride:
+        x = F.pad(x, (0, 0, 0, -x.shape[2] % stride))
+    x = x.transpose(1, 2).unflatten(1, (-1, stride))  # [b n/s s h d]
     if by_rows:
         return x.permute(0, 2, 3, 1, 4).flatten(0, 1)
     return x.flatten(2, 3).transpose(1, 2)

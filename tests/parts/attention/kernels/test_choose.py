@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from qkv.parts.attention.kernels.choose import LONG, SHORT, Kernel, choose_kernel
+from qkv.parts.attention.kernels.choose import LARGE, LONG, SHORT, Kernel, choose_kernel
 from qkv.parts.attention.kernels.exact import exact
 from qkv.parts.attention.kernels.flash import flash
 from qkv.parts.attention.kernels.fused import fused

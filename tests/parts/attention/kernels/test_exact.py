@@ -9,7 +9,7 @@ from torch import Tensor
 from qkv.errors import QkvError
 from qkv.parts.attention.kernels.choose import Kernel
 from qkv.parts.attention.kernels.exact import exact
-from qkv.parts.attention.kernels.flex import flex
+from qkv.parts.attention.kernels.flash import flash
 from qkv.parts.attention.kernels.fused import fused
 from qkv.parts.attention.visibility import Causal, Everything, Mask, Rule, Tokens, Window
 from tests.parts.attention.cases import ROWS, SITUATIONS, mask, table
@@ -125,7 +125,7 @@ def test_it_is_as_precise_as_what_it_is_given() -> None:
     torch.testing.assert_close(exact(given.q, given.k, given.v, m, given.bias), expected, atol=1e-13, rtol=1e-13)
 
 
-@pytest.mark.parametrize("kernel", [exact, fused, flex])
+@pytest.mark.parametrize("kernel", [exact, fused, flash])
 @pytest.mark.parametrize(("queries", "keys"), [(1, 1), (1, 3), (7, 7)])
 @pytest.mark.parametrize("rule", [Causal(), Window(2)])
 def test_no_kernel_takes_a_mask_made_for_other_tokens(kernel: Kernel, queries: int, keys: int, rule: Rule) -> None:
@@ -135,7 +135,7 @@ def test_no_kernel_takes_a_mask_made_for_other_tokens(kernel: Kernel, queries: i
         kernel(given.q, given.k, given.v, Mask(rule, Tokens(queries), Tokens(keys), "cpu"))
 
 
-@pytest.mark.parametrize("kernel", [exact, fused, flex])
+@pytest.mark.parametrize("kernel", [exact, fused, flash])
 @pytest.mark.parametrize("shape", [(1, 1, 1, 3), (1, 4, 3, 1), (ROWS, 1, 3, 3)])
 def test_a_bias_is_spread_over_what_it_does_not_tell_apart(kernel: Kernel, shape: tuple[int, ...]) -> None:
     given, bias = inputs(3, 3), torch.randn(shape)
@@ -144,7 +144,7 @@ def test_a_bias_is_spread_over_what_it_does_not_tell_apart(kernel: Kernel, shape
     torch.testing.assert_close(found, exact(given.q, given.k, given.v, None, whole), atol=2e-6, rtol=1e-5)
 
 
-@pytest.mark.parametrize("kernel", [exact, fused, flex])
+@pytest.mark.parametrize("kernel", [exact, fused, flash])
 def test_no_kernel_takes_a_bias_that_is_too_large(kernel: Kernel) -> None:
     given = inputs(3, 3)
     with pytest.raises(RuntimeError, match="size"):

@@ -16,9 +16,7 @@ from qkv.parts.attention.visibility import Mask
 
 SHORT = 512  # keys up to which scores held in memory cost less than learning a bias without them
 LONG = 512  # queries and keys from which on hidden tiles are worth skipping
-LARGE = (
-    1 << 28
-)  # scores of a table, hidden or not, from which on a GPU takes longer than the host that tells it what to do
+LARGE = 1 << 28  # scores, hidden or not, from which on a GPU takes longer than the host that tells it what to do
 
 
 class Kernel(Protocol):
@@ -51,7 +49,5 @@ def choose_kernel(
     if learns_bias and q.is_cuda and torch.compiler.is_compiling() and k.shape[2] <= SHORT:
         return exact
     masked = mask is not None and mask.flag is None
-    if masked and q.is_cuda and not dropout and min(q.shape[2], k.shape[2]) >= LONG:
-        if math.prod(q.shape[:3]) * k.shape[2] >= LARGE:
-            return flash
-    return fused
+    long, large = min(q.shape[2], k.shape[2]) >= LONG, math.prod(q.shape[:3]) * k.shape[2] >= LARGE
+    return flash if masked and q.is_cuda and not dropout and long and large else fused
