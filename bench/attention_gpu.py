@@ -1,9 +1,9 @@
-"""Our FlashAttention against torch's kernels: under a look-ahead mask, in windows, and in the patterns that leave out slots.
+"""Our FlashAttention against torch's kernels: under a look-ahead mask, in windows, and in patterns that leave out slots.
 
     python bench/attention_gpu.py
 
-Peers: SDPA's FlashAttention-2 backend, SDPA's cuDNN backend, and compiled FlexAttention for windows. A dense peer computes
-a pattern's rows without the pattern: that is what skipping is measured against.
+Peers: SDPA's FlashAttention-2 backend, SDPA's cuDNN backend, and compiled FlexAttention for windows. A dense peer
+computes a pattern's rows without the pattern: that is what skipping is measured against.
 """
 
 from __future__ import annotations
