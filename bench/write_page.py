@@ -28,6 +28,12 @@ TITLES = {
         "The networks of [BERT in small](results/bert.md) alone, on rows of token numbers: half the layers, nearly "
         "half the time. The reference library's BERT of the teacher's sizes stands beside the teacher.",
     ),
+    "linear_gpu": (
+        "Attention that is linear in length, on a GPU",
+        "Random features and Linformer from 4,096 to 262,144 tokens against torch's dense kernels, then Linformer's "
+        "Table 3: a whole layer forward against one that forms its tables of weights, as the paper's did, with the "
+        "paper's factors beside ours. Against a dense kernel that forms no table, what is left to save is less.",
+    ),
     "switch_gpu": (
         "A training step of Switch-base-8 on a GPU",
         "Against the reference library's, and against our own T5 with one feed-forward in place of the experts, which "
