@@ -1,4 +1,4 @@
-"""Our FlashAttention against torch's kernels: under a look-ahead mask, in windows, and in patterns that leave out slots.
+"""Our FlashAttention against torch's kernels: under a look-ahead mask, in windows, in patterns that leave out slots.
 
     python bench/attention_gpu.py
 
