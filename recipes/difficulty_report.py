@@ -158,7 +158,7 @@ def verdict_of_amplification(result: Found) -> str:
         mark = "seen" if seen else "seen in part" if weaker else "not seen"
         said.append(
             f"- **{name}: {mark}.** From {result['measured'][0]} to {result['measured'][-1]} layers it grows {post['times']:.1f} times in "
-            f"post-norm (better fitted {grows_like(post)}) and {pre['times']:.1f} times in pre-norm ({grows_like(pre)})."
+            f"post-norm ({grows_like(post)}) and {pre['times']:.1f} times in pre-norm ({grows_like(pre)})."
         )
     return "\n".join(said)
 
@@ -203,7 +203,7 @@ def training(result: Found) -> str:
         sentences.append(told + (f"; lowest is {best} at {runs[best]['valid']:.2f}." if best else "."))
     return f"""## Training
 
-Validation loss in nats a token after {result["recipe"]["updates of a run"]} updates, all with the same rate and schedule. Who knows how often each
+Validation loss in nats a token after {result["recipe"]["updates of a run"]} updates, in each row with the same rate and schedule. Who knows how often each
 token is written, and nothing else, gets {unigram:.2f}; *stuck* is less than {MARGIN} below that. Layers of encoder and decoder:
 
 {table(["", *wirings], rows)}
