@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from qkv.train.objectives import SequenceToSequenceLoss
-from qkv.train.rehearsal import many_programs, rehearse, step_speed
+from qkv.train.rehearsal import rehearse, step_speed
 from qkv.train.settings import TrainSettings
 from tests.train.tiny import TinyModel, make_batch
 
@@ -33,8 +33,3 @@ def test_a_timed_step_updates_and_counts() -> None:
     assert found.peak_memory is None  # on a CPU it cannot be told from what others hold
     assert not all(torch.equal(old, new) for old, new in zip(before, model.parameters(), strict=True))
     assert next(iter(optimizer.state.values()))["step"] == 5
-
-
-def test_limits_of_compiling_are_left_alone_without_a_gpu() -> None:
-    with many_programs(torch.device("cpu")):
-        pass

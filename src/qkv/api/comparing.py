@@ -36,7 +36,7 @@ from qkv.train.by_context import bits_by_context
 from qkv.train.cost.prediction import Cost, predict
 from qkv.train.objectives.expert_losses import with_expert_losses
 from qkv.train.objectives.language import LanguageLoss
-from qkv.train.rehearsal import many_programs, rehearse, step_speed
+from qkv.train.rehearsal import rehearse, step_speed
 from qkv.train.reporter import Reporter
 from qkv.train.settings import TrainSettings
 
@@ -77,16 +77,15 @@ def compare(
     folder = Path(folder)
     data = ComparedTexts(texts, valid, hold_out, tokenizer, folder, begin_anew=overwrite)
     work = _Work(folder, data, common, settings, length, overwrite, reporter)
-    with many_programs(work.device):
-        work.check(variants, seeds)
-        outcomes = []
-        for number, variant in enumerate(variants):
-            runs = []
-            for seed in range(seeds):
-                work.say(f"{variant.name}, seed {seed} (run {number * seeds + seed + 1} of {len(variants) * seeds})")
-                runs.append(work.run(variant, seed))
-            speeds = [work.speed(variant, each) for each in speed_lengths]
-            outcomes.append(Outcome(variant.name, work.setup(variant).described(), tuple(runs), tuple(speeds)))
+    work.check(variants, seeds)
+    outcomes = []
+    for number, variant in enumerate(variants):
+        runs = []
+        for seed in range(seeds):
+            work.say(f"{variant.name}, seed {seed} (run {number * seeds + seed + 1} of {len(variants) * seeds})")
+            runs.append(work.run(variant, seed))
+        speeds = [work.speed(variant, each) for each in speed_lengths]
+        outcomes.append(Outcome(variant.name, work.setup(variant).described(), tuple(runs), tuple(speeds)))
     comparison = Comparison(work.about(), tuple(outcomes))
     write_comparison(comparison, folder)
     return comparison

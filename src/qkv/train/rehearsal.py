@@ -2,7 +2,6 @@
 
 import statistics
 import time
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -53,21 +52,6 @@ def step_speed(
         seconds.append(time.perf_counter() - began)
     peak = torch.cuda.max_memory_allocated(device) - others if device.type == "cuda" else None
     return StepSpeed(count / statistics.median(seconds), peak)
-
-
-def many_programs(device: torch.device) -> AbstractContextManager[None]:
-    """Inside, kernels that torch compiles for each rule and shape are compiled for as many as there are.
-
-    Beyond a handful torch would go on without compiling, which changes what is measured.
-    """
-    if device.type != "cuda":
-        return nullcontext()
-    import torch._dynamo  # slow to import, and of no use elsewhere
-
-    patched: AbstractContextManager[None] = torch._dynamo.config.patch(
-        recompile_limit=256, accumulated_recompile_limit=4096
-    )
-    return patched
 
 
 def _held(device: torch.device) -> int:
