@@ -17,6 +17,7 @@ from qkv.parts.attention.attention import Attention, CrossAttention, MultiHead
 from qkv.parts.attention.big_bird import BlocksOfRow, RandomBlocks
 from qkv.parts.attention.kernels.exact import exact
 from qkv.parts.attention.kernels.linformer import LinformerKernel
+from qkv.parts.attention.kernels.random_features import RandomDirections
 from qkv.parts.attention.shared import SharedAttention
 from qkv.parts.attention.visibility import (
     Causal,
@@ -146,6 +147,14 @@ def test_projections_are_shared_as_the_spelling_says(spelled: str, projections: 
     too_long = torch.zeros(1, small_sizes("bert").positions + 1, dtype=torch.long)
     with pytest.raises(QkvError):
         model(too_long)
+
+
+@pytest.mark.parametrize(("spelled", "every"), [("performer:8", 1000), ("performer:8:50", 50), ("rfa:8", None)])
+@pytest.mark.parametrize("family", ["gpt2", "bert"])
+def test_features_are_drawn_anew_as_the_spelling_says(family: str, spelled: str, every: int | None) -> None:
+    model = model_with(family, spelled)
+    drawn = [module for module in model.modules() if isinstance(module, RandomDirections)]
+    assert [module.redraw_every for module in drawn] == [every] * 2
 
 
 def test_a_linformer_that_projects_nothing_is_exact() -> None:

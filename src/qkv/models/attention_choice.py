@@ -73,7 +73,10 @@ KINDS: dict[str, RuleKind | SwapKind] = {
         "big_bird:BLOCK[:RANDOM]", 1, 2, "blocks beside it, both ends and RANDOM (3) others", swaps.big_bird,
         both_ways=True, whole_rows=True,
     ),
-    "performer": SwapKind("performer:FEATURES", 1, 1, "all tokens, by positive random features", swaps.performer),
+    "performer": SwapKind(
+        "performer:FEATURES[:REDRAW]", 1, 2, "all tokens, by positive random features, new every REDRAW updates (1000)",
+        swaps.performer,
+    ),
     "rfa": SwapKind("rfa:FEATURES", 1, 1, "all tokens, by random waves, with a memory that fades", swaps.rfa),
     "linformer": SwapKind(
         "linformer:TOKENS", 1, 1, "all tokens, projected to TOKENS of them, in all layers alike", swaps.linformer,

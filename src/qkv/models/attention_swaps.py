@@ -34,12 +34,12 @@ REDRAW_EVERY = 1000  # updates
 Swap = Callable[[Attention, int], nn.Module]
 
 
-def performer(model: nn.Module, features: int) -> Swap:
-    """Positive random features, drawn anew now and then in training. [choromanski2021 §2]"""
+def performer(model: nn.Module, features: int, redraw_every: int = REDRAW_EVERY) -> Swap:
+    """Positive random features, drawn anew after so many updates of training. [choromanski2021 §2]"""
     _check_features(features)
 
     def swap(attention: Attention, number: int) -> Attention:
-        return _by_features(attention, PositiveFeatures(features, attention.key_width, redraw_every=REDRAW_EVERY))
+        return _by_features(attention, PositiveFeatures(features, attention.key_width, redraw_every=redraw_every))
 
     return swap
 
