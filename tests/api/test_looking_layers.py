@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from qkv.api.choices import NewTokenizer
+from qkv.api.language import train_language_model
 from qkv.api.looking_layers import look_at_layers, spread
 from qkv.errors import QkvError
 from qkv.generate.text import TextToText
@@ -58,8 +60,28 @@ def test_a_run_that_recorded_nothing_says_how_to_record(tmp_path: Path) -> None:
         look_at_layers(tmp_path)
     files = look_at_layers(tmp_path, ["cat", "dog"], device="cpu")  # which needs no record
     assert [file.name for file in files] == ["page.html", "output-change.png"]
+    with pytest.raises(QkvError, match="no training run"):
+        look_at_layers(tmp_path / "elsewhere")
     with pytest.raises(QkvError, match="brackets"):
         look_at_layers(tmp_path, "cat")
+
+
+def test_a_language_model_has_layers_too(tmp_path: Path) -> None:
+    train_language_model(
+        ["the cat sat", "the dog ran", "a cat ran"],
+        tmp_path,
+        tokenizer=NewTokenizer("characters"),
+        sizes={"width": 8, "hidden": 16, "heads": 2, "layers": 2, "positions": 16},
+        length=8,
+        hold_out=0.0,
+        settings=TrainSettings(**STEPS, gradient_norms=True),
+    )
+    files = look_at_layers(tmp_path, ["the cat", "a dog ran"], device="cpu")
+    assert [file.name for file in files[1:]] == [
+        "gradient-norms-stack.png",
+        "relative-updates-stack.png",
+        "output-change.png",
+    ]
 
 
 def test_steps_are_spread_from_the_first_to_the_last() -> None:

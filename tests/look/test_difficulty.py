@@ -198,10 +198,16 @@ def test_an_unknown_wiring_is_refused_and_leaves_no_hook() -> None:
 class Deep:
     """A Transformer of many layers at its start, with one batch to read and to write."""
 
-    def __init__(self, family: str, layers: int) -> None:
-        torch.manual_seed(0)
+    def __init__(self, family: str, layers: int, seed: int = 0, decoder_layers: int | None = None) -> None:
+        torch.manual_seed(seed)
         sizes = TransformerSizes(
-            vocabulary=50, width=32, hidden=64, heads=2, encoder_layers=layers, decoder_layers=layers, dropout=0.1
+            vocabulary=50,
+            width=32,
+            hidden=64,
+            heads=2,
+            encoder_layers=layers,
+            decoder_layers=decoder_layers or layers,
+            dropout=0.1,
         )
         self.model = build(family, sizes).eval()
         self.source, self.target = torch.randint(0, 50, (4, 12)), torch.randint(0, 50, (4, 13))
@@ -239,6 +245,20 @@ def test_shares_of_post_norm_sum_to_a_line_and_those_of_pre_norm_to_a_logarithm(
     for family in ("transformer-prenorm", "transformer-admin"):
         assert sums[family, 24] / sums[family, 6] < 2.5
         assert sums[family, 24] - sums[family, 6] < 2 * math.log(4)
+
+
+def test_change_of_the_output_grows_as_a_line_in_post_norm_and_hardly_in_pre_norm() -> None:
+    """The second effect itself, means over starts and noises: four times the layers. [liu2020 §4.2]"""
+    changes = {}
+    for family in ("transformer", "transformer-prenorm"):
+        for layers in (6, 24):
+            found = []
+            for seed in range(4):
+                deep = Deep(family, layers, seed, decoder_layers=1)
+                found += [output_change(deep.model, deep.forward, RandomNoise(0.01, noise)) for noise in range(2)]
+            changes[family, layers] = sum(each["encoder"][-1] for each in found) / len(found)
+    assert 2.5 < changes["transformer", 24] / changes["transformer", 6] < 6
+    assert changes["transformer-prenorm", 24] / changes["transformer-prenorm", 6] < 2.2
 
 
 def test_a_rezero_model_does_not_move_at_its_start() -> None:

@@ -44,6 +44,8 @@ def look_at_layers(
     if isinstance(texts, str):
         raise QkvError("look_at_layers wants a list of texts: put the one text into brackets.")
     folder = Path(folder)
+    if not (folder / "run.json").is_file():
+        raise QkvError(f"There is no training run in {folder}: it has no run.json.")
     records = RunFolder(folder, save_model=no_model, resume=True).records()
     layers = [record for record in records if record["kind"] == "layers"]
     if not layers and not texts:
