@@ -150,7 +150,7 @@ def _cells(outcome: Outcome) -> Sequence[str]:
         f"{outcome.mean(lambda run: run.seconds) or 0:,.1f}",
         f"{flops / 1e15:.3g}",
         "unknown" if speed is None else f"{speed:,.0f}",
-        "unknown" if memory is None else f"{memory / 1e9:.2f}",
+        "unknown" if memory is None else f"{memory / 1e9:.3g}",
         f"{outcome.runs[0].parameters:,}",
     )
 

@@ -38,7 +38,7 @@ def step_speed(
     The memory is that of the model, the optimizer and the steps; what else lies on the device is not counted.
     """
     device = settings.torch_device()
-    others = _held(device) - sum(parameter.nbytes for parameter in model.parameters() if parameter.device == device)
+    others = _held(device) - sum(parameter.nbytes for parameter in model.parameters() if parameter.is_cuda)
     batch = batch.to(device)
     model.train()
     for _ in range(2):
