@@ -8,6 +8,7 @@ from torch._dynamo.utils import counters
 from qkv.parts.attention.visibility import Tokens
 from qkv.parts.context import Context, Ledger
 from qkv.parts.experts import BALANCE, DROPPED, FIGURES, LOADS, Experts, GatedExperts, Mixture
+from qkv.parts.grouped import EvenGroups, Groups
 from qkv.parts.routing import Capacity, Router, of_all, of_chosen
 
 WIDTH, HIDDEN, EXPERTS, ROWS, SLOTS = 8, 16, 4, 3, 13
@@ -65,6 +66,21 @@ def test_a_token_whose_expert_is_full_gets_nothing() -> None:
     kept = model.router(x, context()).kept[..., 0]
     assert not kept.all()
     assert torch.equal((model(x, context()) == 0).all(-1), ~kept)
+
+
+@pytest.mark.parametrize(
+    ("capacity", "tokens", "expected"),
+    [
+        (Capacity(4), Tokens(SLOTS), EvenGroups),
+        (Capacity(5), Tokens(SLOTS), Groups),  # 20 places for 13 tokens
+        (Capacity(4), Tokens.padded(torch.tensor([13, 5, 9]), SLOTS), Groups),
+        (None, Tokens(SLOTS), Groups),
+    ],
+)
+def test_tokens_have_places_of_their_own_where_few_stay_empty(capacity, tokens, expected) -> None:
+    model = mixture("plain", capacity=capacity)
+    routing = model.router(torch.randn(ROWS, SLOTS, WIDTH), Context(tokens=tokens))
+    assert type(model._groups(routing)) is expected
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -5,6 +5,7 @@ import torch
 from torch import Tensor
 
 from qkv.parts.grouped import (
+    EvenGroups,
     GroupedLinear,
     Groups,
     block_product,
@@ -95,6 +96,21 @@ def test_rows_stand_for_several_and_sum_their_gradients() -> None:
     pull = torch.randn_like(copies)
     (found,) = torch.autograd.grad(copies, x, pull)
     torch.testing.assert_close(found, pull.unflatten(0, (5, 2)).sum(1))
+
+
+def test_even_groups_leave_out_rows_without_a_place() -> None:
+    """Two groups of three places; the fourth row has none, and two places stay empty."""
+    place = torch.tensor([4, 0, 2, -1, 3])
+    groups, layer = EvenGroups(place, 2, 3), GroupedLinear(2, 8, 6)
+    x = torch.randn(5, 8, requires_grad=True)
+    found = groups.restore(layer(groups.sort(x), groups))
+    has, group = place >= 0, place // 3
+    expected = torch.stack([row @ layer.weight[number] for row, number in zip(x[has], group[has], strict=True)])
+    torch.testing.assert_close(found[has], expected)
+    pull, inputs = torch.randn_like(found), (x, layer.weight)
+    pairs = zip(torch.autograd.grad(found, inputs, pull), torch.autograd.grad(expected, inputs, pull[has]), strict=True)
+    for mine, theirs in pairs:
+        torch.testing.assert_close(mine, theirs)
 
 
 def test_blocks_never_take_much_more_room_than_rows() -> None:

@@ -36,11 +36,11 @@ class Groups:
 
     def sort(self, x: Tensor, copies: int = 1) -> Tensor:
         """Rows in the order of their groups; each row of x stands for `copies` rows. [n/copies d] → [n d]"""
-        return _Gather.apply(x, self.order // copies if copies > 1 else self.order, self.inverse, copies)
+        return _Gather.apply(x, self.order // copies if copies > 1 else self.order, self.inverse, copies, False)
 
     def restore(self, x: Tensor) -> Tensor:
         """The inverse of `sort`, copies apart. [n d] → [n d]"""
-        return _Gather.apply(x, self.inverse, self.order, 1)
+        return _Gather.apply(x, self.inverse, self.order, 1, False)
 
     def blocks(self) -> tuple[Tensor, Tensor, int]:
         """A place for each sorted row in blocks of one group each, the group of each block, and the rows of a block.
@@ -62,27 +62,58 @@ class Groups:
         return self._blocks
 
 
+class EvenGroups:
+    """Groups with as many places each, of which a row has one or, where its group is full, none.
+
+    What stands in a place without a row is some row, and what a row without a place gets back is some other's answer:
+    both count for nothing as long as that answer is multiplied by 0, and neither has a gradient.
+    """
+
+    def __init__(self, place: Tensor, groups: int, places: int) -> None:
+        """place [n]: that of each row among all of the groups, one group after the other; -1: it has none."""
+        self.groups, self.places, self.place = groups, places, place
+        rows = torch.arange(len(place), device=place.device)
+        behind = groups * places  # where all rows go that have no place
+        order = rows.new_full((behind + 1,), -1).scatter_(0, torch.where(place < 0, behind, place), rows)
+        self.order = order[:-1]  # [groups · places] the row of each place; -1: none
+
+    def sort(self, x: Tensor, copies: int = 1) -> Tensor:
+        """Rows in their places; each row of x stands for `copies` rows. [n/copies d] → [groups·places d]"""
+        return _Gather.apply(x, self.order // copies if copies > 1 else self.order, self.place, copies, True)
+
+    def restore(self, x: Tensor) -> Tensor:
+        """The inverse of `sort`, copies apart. [groups·places d] → [n d]"""
+        return _Gather.apply(x, self.place, self.order, 1, True)
+
+
 class _Gather(torch.autograd.Function):
-    """x[index], whose gradient is a gather too: nothing is added up in an order that the device chooses."""
+    """x[index], whose gradient is a gather too: nothing is added up in an order that the device chooses.
+
+    With `gaps` an index may be -1, for any row: it has no gradient.
+    """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, index: Tensor, back: Tensor, copies: int) -> Tensor:
+    def forward(ctx: Any, x: Tensor, index: Tensor, back: Tensor, copies: int, gaps: bool) -> Tensor:
         ctx.save_for_backward(back)
-        ctx.copies = copies
+        ctx.copies, ctx.gaps = copies, gaps
         return x[index]
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None, None]:
         (back,) = ctx.saved_tensors
         mine = gradient[back]
-        return (mine if ctx.copies == 1 else mine.unflatten(0, (-1, ctx.copies)).sum(1)), None, None, None
+        if ctx.gaps:
+            mine = mine.masked_fill(back[:, None] < 0, 0)
+        return (mine if ctx.copies == 1 else mine.unflatten(0, (-1, ctx.copies)).sum(1)), None, None, None, None
 
 
-def grouped_product(x: Tensor, weight: Tensor, groups: Groups) -> Tensor:
+def grouped_product(x: Tensor, weight: Tensor, groups: Groups | EvenGroups) -> Tensor:
     """Each sorted row times the matrix of its group, as fast as the device can. [n d] [e d f] → [n f]"""
     if x.is_meta:  # without numbers any matrix does, and the operations counted are those that are needed
         return x @ weight[0]
     x, weight = narrowed(x), narrowed(weight)
+    if isinstance(groups, EvenGroups):
+        return torch.bmm(x.unflatten(0, (groups.groups, groups.places)), weight).flatten(0, 1)
     if kernel_takes(x, weight):
         return kernel_product(x, weight, groups)
     return block_product(x, weight, groups)
@@ -117,7 +148,7 @@ class GroupedLinear(nn.Module):
         bound = math.sqrt(6 / (inputs + outputs))  # of each map by its own size [glorot2010 eq.16]
         self.weight = nn.Parameter(torch.empty(groups, inputs, outputs).uniform_(-bound, bound))
 
-    def forward(self, x: Tensor, groups: Groups) -> Tensor:
+    def forward(self, x: Tensor, groups: Groups | EvenGroups) -> Tensor:
         """Sorted rows. [n inputs] → [n outputs]"""
         return grouped_product(x, self.weight, groups)
 

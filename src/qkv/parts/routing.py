@@ -58,12 +58,20 @@ class Capacity:
         return (self.factor * lengths / experts).ceil().long()
 
 
+class Rooms(NamedTuple):
+    """So many places of each expert for each text, and the place of each choice there."""
+
+    places: int
+    number: Tensor  # [b s k] long, from 0; places or more: the expert was full
+
+
 class Routing(NamedTuple):
     logits: Tensor  # [b s e] float32
     probabilities: Tensor  # [b s e] float32, their softmax
     experts: Tensor  # [b s k] long: those chosen, the likeliest first
     weights: Tensor  # [b s k] float32: what each counts; 0 where its expert was full
     kept: Tensor | None  # [b s k] bool: whether the expert had room; None: there is always room
+    rooms: Rooms | None = None  # where each goes, if an expert has the same room for all texts and each row is one
 
 
 class Router(nn.Module):
@@ -104,10 +112,12 @@ class Router(nn.Module):
             top = probabilities.max(-1, keepdim=True) if self.chosen == 1 else probabilities.topk(self.chosen, -1)
             likely, experts = top.values, top.indices  # [b s k] each
             weights = self.shares(likely)
-        kept = None if self.capacity is None else self._room(self.capacity, experts, ctx)
-        return Routing(logits, probabilities, experts, weights if kept is None else weights * kept, kept)
+        if self.capacity is None:
+            return Routing(logits, probabilities, experts, weights, None)
+        kept, rooms = self._room(self.capacity, experts, ctx)
+        return Routing(logits, probabilities, experts, weights * kept, kept, rooms)
 
-    def _room(self, capacity: Capacity, experts: Tensor, ctx: Context) -> Tensor:
+    def _room(self, capacity: Capacity, experts: Tensor, ctx: Context) -> tuple[Tensor, Rooms | None]:
         """Whether fewer tokens before it in its text chose the same expert than this takes. [b s k]
 
         With a cache those of earlier steps are before it too. Padding is a text of its own.
@@ -127,8 +137,11 @@ class Router(nn.Module):
             most = capacity.of(_lengths(tokens.documents, first), self.experts) if capacity.tokens is None else most
             before = (self.chosen * first)[..., None].expand_as(experts).flatten(1)
             ranks = ranks - counts.gather(1, start + before)  # less those of the texts before
-        most = most[..., None] if isinstance(most, Tensor) else most
-        return (ranks.unflatten(1, (-1, self.chosen)) <= most)[:, -new:]
+        ranks = ranks.unflatten(1, (-1, self.chosen))  # [b s k]
+        if isinstance(most, Tensor):
+            return (ranks <= most[..., None])[:, -new:], None
+        rooms = Rooms(most, ranks - 1) if ctx.cache is None and tokens.documents is None else None
+        return (ranks <= most)[:, -new:], rooms
 
     def extra_repr(self) -> str:
         return f"{self.chosen} of {self.experts} experts" + (f", {self.capacity}" if self.capacity else "")
