@@ -151,9 +151,12 @@ def test_more_work_takes_more(profile: DeviceProfile) -> None:
 def test_time_is_told_only_where_it_was_measured(profile: DeviceProfile) -> None:
     unknown = cost("gpt2", GPT, rows=2, length=16, device="cuda", steps=10)
     if not torch.cuda.is_available():
-        assert unknown.seconds is None and unknown.total_seconds is None and unknown.per_second is None
+        assert unknown.seconds is None
+        assert unknown.total_seconds is None
+        assert unknown.per_second is None
     known = cost("gpt2", GPT, rows=2, length=16, device=profile, steps=10)
-    assert known.seconds is not None and known.total_seconds == 10 * known.seconds
+    assert known.seconds is not None
+    assert known.total_seconds == 10 * known.seconds
     assert known.per_second == 2 * 16 / known.seconds
     narrow = cost("gpt2", GPT, rows=2, length=16, device=profile, precision="bfloat16")
     assert narrow.seconds is None  # of a CPU only float32 was measured

@@ -16,6 +16,10 @@ from qkv.train.cost.profile import find_profile
 from qkv.train.objectives.loss import Batch, Objective
 from qkv.train.settings import TrainSettings
 
+_FAILURES = (
+    QkvError, RuntimeError, TypeError, ValueError, LookupError, AttributeError, AssertionError, ImportError, OSError,
+)  # fmt: skip
+
 
 def foreseen(
     model: nn.Module,
@@ -40,7 +44,7 @@ def foreseen(
         return predict(
             model, objective, batch, settings, place=place, profile=profile, optimizer=like, device=profile.name
         )
-    except Exception:  # a model that looks at numbers, or whatever it is: the training must be none the worse for it
+    except _FAILURES:  # a model that looks at numbers, or whatever it is: the training must be none the worse for it
         return None
 
 
