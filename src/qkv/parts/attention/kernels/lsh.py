@@ -92,8 +92,9 @@ class LSHKernel(nn.Module):
         real = None if documents is None else documents.numbers > 0
         factors = self.buckets or recommended_buckets(slots, self.chunk)
         rotations = self._rotations(q, factors)
-        if self._on_gpu(q, dropout) and len(factors) <= 2 and (documents is None or not documents.apart):
-            from qkv.parts.attention.kernels import lsh_triton  # Triton comes with torch's builds for GPUs only
+        apart = documents is not None and documents.apart
+        if not apart and len(factors) <= 2 and self._on_gpu(q, v, dropout):
+            from qkv.parts.attention.kernels import lsh_triton
 
             cut = lsh_triton.Chunks(self.chunk, self.before, self.after, causal, scale)
             return lsh_triton.attend(q, k, v, rotations, factors, real, slots, cut)
@@ -106,9 +107,13 @@ class LSHKernel(nn.Module):
         share = torch.softmax(log_sum.masked_fill(log_sum == -torch.inf, -1e30), 2)  # of each round [kitaev2020 eq.6]
         return (o * share[..., None].to(o.dtype)).sum(2)
 
-    def _on_gpu(self, q: Tensor, dropout: float) -> bool:
-        """Its programs want chunks that a matrix product can be made of, and weights that are not dropped."""
-        return q.is_cuda and q.dtype != torch.float64 and not dropout and self.chunk in (16, 32, 64, 128)
+    def _on_gpu(self, q: Tensor, v: Tensor, dropout: float) -> bool:
+        """Whether programs do it: they drop no weights, and hold chunks of some sizes only."""
+        if dropout or not q.is_cuda:
+            return False
+        from qkv.parts.attention.kernels import lsh_triton  # Triton comes with torch's builds for GPUs only
+
+        return lsh_triton.fits(q, v, self.chunk)
 
     def _rotations(self, x: Tensor, factors: tuple[int, ...]) -> Tensor:
         """Columns for all factors side by side, half as many as buckets: each has an opposite. [h d r m]"""

@@ -110,7 +110,7 @@ def attend_by_rounds(
     programs.forward[(rounds * slots // chunks.size, b * h)](
         q, keys, v, _given(real, q), order, o, log_sum, *_strides(q, keys, v), h, rounds, n, slots, chunks.scale,
         q.shape[3], e, ONCE=rounds == 1, **_common(q, k, v, slots, real, chunks),
-        num_warps=_warps(chunks), num_stages=1,
+        num_warps=_warps(q, chunks), num_stages=1,
     )  # fmt: skip
     return o, log_sum
 
@@ -147,7 +147,7 @@ def go_back(
     for number in range(rounds):
         programs.backward[(slots // chunks.size, b * h)](
             q, keys, v, given, order, above, log_sum, difference, dq, dk, dv, *sums, *strides, h, rounds, number, n,
-            slots, chunks.scale, d, e, **common, num_warps=_warps(chunks), num_stages=1,
+            slots, chunks.scale, d, e, **common, num_warps=_warps(q, chunks), num_stages=1,
         )  # fmt: skip
     return dq, None if k is None else dk, dv
 
@@ -157,8 +157,15 @@ def _in_line(x: Tensor) -> Tensor:
     return x if x.stride(-1) == 1 else x.contiguous()
 
 
-def _warps(chunks: Chunks) -> int:
-    return 4 if chunks.size <= 64 else 8
+def fits(q: Tensor, v: Tensor, chunk: int) -> bool:
+    """Whether the programs can hold chunks of such tokens: tiles that a product takes, and room for eight of them."""
+    width, narrow = max(q.shape[3], v.shape[3]), q.dtype in (torch.bfloat16, torch.float16)
+    known = (narrow or q.dtype == torch.float32) and chunk in (16, 32, 64, 128)
+    return known and chunk * _filled(width) <= (128 * 128 if narrow else 64 * 64)
+
+
+def _warps(q: Tensor, chunks: Chunks) -> int:
+    return 8 if chunks.size > 64 or (q.dtype == torch.float32 and chunks.size > 32) else 4
 
 
 def _filled(width: int) -> int:
@@ -170,7 +177,8 @@ def _given(real: Tensor | None, x: Tensor) -> Tensor:
 
 
 def _precision(x: Tensor) -> str:
-    return "ieee" if x.dtype == torch.float32 else "tf32"  # of float32 alone; the narrower types have but one
+    """Of float32: three products of rounded numbers, as good as one of whole ones; the narrower types have but one."""
+    return "tf32x3" if x.dtype == torch.float32 else "tf32"
 
 
 def _strides(q: Tensor, k: Tensor, v: Tensor) -> tuple[int, ...]:
