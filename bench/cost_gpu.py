@@ -117,9 +117,10 @@ def main() -> None:
         print(json.dumps(row), flush=True)
         rows.append(row)
         details.append(detail)
+        if not small:  # written after every case: what ends early has told all that it knew
+            write_json(RESULTS / "cost_gpu_details.json", details)
     if not small:
         right = sum(abs(row["memory error"]) <= 0.10 and abs(row["time error"]) <= 0.15 for row in rows)
-        write_json(RESULTS / "cost_gpu_details.json", details)
         report("cost_gpu", rows, {"within 10% of memory and 15% of time": f"{right} of {len(rows)}"})
 
 
