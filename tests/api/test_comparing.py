@@ -1,6 +1,7 @@
 """Whole comparisons on a little text: what is left, what goes on, what is refused before anything trains."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -173,3 +174,14 @@ def test_a_folder_that_holds_no_comparison(tmp_path: Path) -> None:
     (tmp_path / "compare.json").write_text('{"format": "qkv-compare-1", "about": {}, "outcomes": [{}]}')
     with pytest.raises(QkvError, match="whole comparison"):
         Comparison.load(tmp_path)
+
+
+@pytest.mark.gpu
+def test_memory_is_that_of_steps_on_a_gpu(tmp_path: Path) -> None:
+    settings = TrainSettings(**{**vars(STEPS), "device": "cuda"})
+    found = compared(tmp_path, DENSE, WINDOW, settings=settings, common=replace(COMMON, precision="bfloat16"))
+    for outcome in found.outcomes:
+        run = outcome.runs[0]
+        assert run.peak_memory is not None
+        # Weights, their gradients and two moments are there at least, and a tiny model needs little more.
+        assert 16 * run.parameters < run.peak_memory < 10**9

@@ -70,6 +70,20 @@ def test_who_leads_along_the_way_is_told() -> None:
     assert "when the budget is spent the best of all, 0.300 bits ahead of early" in said(both, "late").ahead
 
 
+def test_speed_by_length_is_told() -> None:
+    made = run(0, [2.0], 1.0)
+    dense = Outcome(
+        "dense", {}, (made,), (Speed(64, 1, 10.0, None), Speed(128, 1, 5.0, None), Speed(256, 1, None, None))
+    )
+    near = Outcome("near", {}, (made,), (Speed(64, 1, 8.0, None), Speed(128, 1, 15.0, None), Speed(256, 1, 7.0, None)))
+    found = said(Comparison({}, (dense, near)), "near")
+    assert "times the speed of dense on rows of so many tokens: 3.00 at 128" in found.ahead
+    assert "times the speed of dense on rows of so many tokens: 0.80 at 64" in found.behind
+    assert "it takes a step on a row of 256 tokens, and dense cannot" in found.ahead
+    turned = said(Comparison({}, (near, dense)), "dense")
+    assert "a step on a row of 256 tokens, which near takes, cannot be taken" in turned.behind
+
+
 def test_one_variant_is_compared_with_nobody() -> None:
     alone = said(Comparison({}, (outcome("alone", run(0, [2.0], 1.0)),)), "alone")
     assert (alone.ahead, alone.behind, alone.undecided) == ([], [], [])

@@ -43,6 +43,7 @@ def _of(outcome: Outcome, comparison: Comparison) -> Findings:
             True,
             found,
         )
+        _by_length(outcome, first, found)
     _along_the_way(outcome, comparison, found)
     return found
 
@@ -103,6 +104,28 @@ def _by_ratio(
         return
     better = (ratio > 1) == more_is_better
     (found.ahead if better else found.behind).append(f"{ratio:.2f} times the {what} of {first.name}")
+
+
+def _by_length(outcome: Outcome, first: Outcome, found: Findings) -> None:
+    """Steps on rows of several lengths: on which it is faster, and on which slower."""
+    theirs = {speed.length: speed.tokens_per_second for speed in first.speeds}
+    faster, slower = [], []
+    for speed in outcome.speeds:
+        reference = theirs.get(speed.length)
+        if reference and speed.tokens_per_second is None:
+            found.behind.append(
+                f"a step on a row of {speed.length:,} tokens, which {first.name} takes, cannot be taken"
+            )
+        elif reference and speed.tokens_per_second:
+            ratio = speed.tokens_per_second / reference
+            told = f"{ratio:.2f} at {speed.length:,}"
+            faster += [told] * (ratio >= LARGER)
+            slower += [told] * (ratio <= 1 / LARGER)
+        elif speed.tokens_per_second and speed.length in theirs:
+            found.ahead.append(f"it takes a step on a row of {speed.length:,} tokens, and {first.name} cannot")
+    for told, where in ((faster, found.ahead), (slower, found.behind)):
+        if told:
+            where.append(f"times the speed of {first.name} on rows of so many tokens: {', '.join(told)}")
 
 
 def _along_the_way(outcome: Outcome, comparison: Comparison, found: Findings) -> None:
