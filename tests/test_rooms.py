@@ -28,6 +28,7 @@ MODULE_OF_DISTRIBUTION = {"pillow": "PIL", "lm-eval": "lm_eval", "huggingface-hu
 
 
 OF_NO_FAMILY = (  # what training may know of models
+    "qkv.models.attention_choice",
     "qkv.models.image_model",
     "qkv.models.image_text_model",
     "qkv.models.sequence_to_sequence",

@@ -1,6 +1,7 @@
 """Any attention in any family: spellings, agreement with `exact` under the same rule, caches, folders, refusals."""
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -32,7 +33,7 @@ from qkv.parts.attention.visibility import (
     Window,
 )
 from qkv.parts.position import positions_in_documents
-from qkv.train.adapt import LoRA, add_lora
+from qkv.train.adapt import LoRA, add_lora, freeze
 from qkv.weights.load import load_model, with_attention, with_head
 from qkv.weights.maps.catalogue import PUBLISHED
 from qkv.weights.published import save_published
@@ -347,6 +348,21 @@ def test_dropout_of_weights_goes_where_there_are_none() -> None:
         model = build("gpt2", sizes, None, AttentionChoice.parse(spelled)).train()
         assert {attention.dropout for attention in attentions(model)} == {dropout}
         assert model(random_ids(model)).isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("family", "spelled", "words"),
+    [("bert", "linformer:5", ("kernel.keys",)), ("gpt2", "rfa:8", ("gate", "spread")), ("gpt2", "performer:8", ())],
+)
+def test_what_is_new_learns_where_the_rest_is_frozen(family: str, spelled: str, words: tuple[str, ...]) -> None:
+    for adapt in (partial(add_lora, lora=LoRA(rank=2, alpha=4.0)), partial(freeze, embeddings=True, layers=2)):
+        model = model_with(family, spelled)
+        adapt(model)
+        learned = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
+        own = {name for name in learned if ".mixer." in name and ".lora." not in name}
+        assert bool(own) == bool(words)
+        assert all(any(word in name for word in words) for name in own)
+        assert all(any(word in name for name in own) for word in words)
 
 
 def test_families_as_they_are_have_no_choice() -> None:

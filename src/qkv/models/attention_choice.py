@@ -19,6 +19,7 @@ from qkv.errors import QkvError, nearest_or_all
 from qkv.models import attention_swaps as swaps
 from qkv.models.text_model import TextModel
 from qkv.parts.attention.attention import Attention, CrossAttention, MultiHead
+from qkv.parts.attention.gated import GatedAttention
 from qkv.parts.attention.visibility import Causal, Everything, Fixed, GlobalTokens, Rule, Strided, Window
 from qkv.parts.attention.whole_rows import counts_slots, rules_of
 from qkv.parts.stack import Stack
@@ -223,6 +224,17 @@ class AttentionChoice:
         make = kind.swap(model, *numbers)
         for number, (parent, name, attention) in enumerate(wide):
             setattr(parent, name, make(attention, number))
+
+
+def weights_by_choice(model: nn.Module) -> list[nn.Parameter]:
+    """What a model has beside its family's weights, for the attention that was chosen: gates, spreads, projections.
+
+    Where a model is frozen these go on learning, since nobody has trained them with the rest.
+    """
+    attentions = [module for module in model.modules() if isinstance(module, MultiHead)]
+    kernels = [each.kernel for each in attentions if isinstance(each.kernel, nn.Module)]
+    gates = [each.gate for each in attentions if isinstance(each, GatedAttention)]
+    return [parameter for module in (*kernels, *gates) for parameter in module.parameters()]
 
 
 def must_be_own(model: nn.Module) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from qkv.errors import QkvError
+from qkv.models.attention_choice import weights_by_choice
 from qkv.models.sequence_to_sequence import EncoderDecoder
 from qkv.models.text_model import TextModel
 from qkv.parts.stack import Stack
@@ -46,7 +47,7 @@ def freeze(model: nn.Module, *, embeddings: bool = False, layers: int = 0, decod
 
     Of an encoder with a decoder, the first `layers` of each, or of the decoder the first `decoder_layers`. Embeddings
     are all tables below the blocks, with their norm and projection, and a bias for distances that all blocks share; a
-    token table that also gives the logits is frozen there too.
+    token table that also gives the logits is frozen there too. What an attention by choice has of its own still learns.
 
     Dropout inside frozen blocks stays on while the model trains, as it was when they were trained: what stands above
     them then sees more than one version of each text. Call before the optimizer is made.
@@ -67,6 +68,8 @@ def freeze(model: nn.Module, *, embeddings: bool = False, layers: int = 0, decod
             model.get_submodule(tower.embed).requires_grad_(False)
             if stack.bias is not None:
                 stack.bias.requires_grad_(False)
+    for parameter in weights_by_choice(model):
+        parameter.requires_grad_(True)
 
 
 @dataclass(frozen=True)

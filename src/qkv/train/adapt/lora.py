@@ -11,6 +11,7 @@ from typing import NamedTuple
 from torch import Tensor, nn
 
 from qkv.errors import QkvError, nearest_or_all
+from qkv.models.attention_choice import weights_by_choice
 from qkv.models.text_model import TextModel
 from qkv.parts.attention.attention import MultiHead
 from qkv.parts.block import Block
@@ -96,8 +97,9 @@ def places(model: nn.Module) -> Iterator[Place]:
 def add_lora(model: nn.Module, lora: LoRA = LoRA()) -> None:  # noqa: B008 (frozen)
     """Freeze the model and put updates beside the chosen maps of all blocks; its answers do not change yet.
 
-    Only the updates are trained, and a head for a task. Call before the optimizer is made, also on resume: checkpoints
-    hold the model and its updates. `merged` writes an ordinary model, `save_adapter` the updates alone.
+    Only the updates are trained, a head for a task, and what an attention by choice has of its own. Call before the
+    optimizer is made, also on resume: checkpoints hold the model and its updates. `merged` writes an ordinary model,
+    `save_adapter` the updates alone.
     """
     named = {one.name: one.target for place in places(model) for one in place.maps()}
     for target in lora.targets:
@@ -108,6 +110,8 @@ def add_lora(model: nn.Module, lora: LoRA = LoRA()) -> None:  # noqa: B008 (froz
     kind = model.head_choice.kind if isinstance(model, TextModel) else None
     if (kind in FOR_A_TASK) if lora.head is None else lora.head:
         model.get_submodule("head").requires_grad_(True)
+    for parameter in weights_by_choice(model):
+        parameter.requires_grad_(True)
 
 
 def attach(model: nn.Module, updates: Mapping[str, Update], dropout: float = 0.0) -> None:
