@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import groupby
 
 from qkv.api.comparison import Comparison, Outcome, Run
@@ -123,9 +124,9 @@ def _by_length(outcome: Outcome, first: Outcome, found: Findings) -> None:
             slower += [told] * (ratio <= 1 / LARGER)
         elif speed.tokens_per_second and speed.length in theirs:
             found.ahead.append(f"it takes a step on a row of {speed.length:,} tokens, and {first.name} cannot")
-    for told, where in ((faster, found.ahead), (slower, found.behind)):
-        if told:
-            where.append(f"times the speed of {first.name} on rows of so many tokens: {', '.join(told)}")
+    for ratios, where in ((faster, found.ahead), (slower, found.behind)):
+        if ratios:
+            where.append(f"times the speed of {first.name} on rows of so many tokens: {', '.join(ratios)}")
 
 
 def _along_the_way(outcome: Outcome, comparison: Comparison, found: Findings) -> None:
@@ -135,9 +136,7 @@ def _along_the_way(outcome: Outcome, comparison: Comparison, found: Findings) ->
     times = sorted({moment.seconds for each in comparison.outcomes for run in each.runs for moment in run.moments})
     led = []
     for time in times:
-        standing = {
-            each.name: each.mean(lambda run, time=time: run.at("seconds", time)) for each in comparison.outcomes
-        }
+        standing = {each.name: each.mean(partial(Run.at, cost="seconds", amount=time)) for each in comparison.outcomes}
         known = {name: bits for name, bits in standing.items() if bits is not None}
         if len(known) == len(standing):
             led.append((time, min(known, key=known.__getitem__) == outcome.name))
