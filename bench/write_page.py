@@ -34,6 +34,12 @@ TITLES = {
         "Table 3: a whole layer forward against one that forms its tables of weights, as the paper's did, with the "
         "paper's factors beside ours. Against a dense kernel that forms no table, what is left to save is less.",
     ),
+    "cost_gpu": (
+        "What `qkv cost` foretells of a training step on a GPU",
+        "Time and peak memory of a step told beforehand, from shapes and a device measured once "
+        "(`bench/measure_device.py`), beside the medians of real steps of our own training loop and the most that "
+        "torch's allocator handed out.",
+    ),
     "switch_gpu": (
         "A training step of Switch-base-8 on a GPU",
         "Against the reference library's, and against our own T5 with one feed-forward in place of the experts, which "
