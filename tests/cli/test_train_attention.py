@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from qkv.files import read_json
+from qkv.models.attention_choice import KINDS
 from tests.api.corpus import DOCUMENTS, VERSES
 from tests.cli.command import Outcome, qkv
 from tests.cli.test_train_text import refused, well
@@ -28,6 +29,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def train(task: str, folder: Path, out: Path, *more: str | Path) -> Outcome:
     return qkv("train", task, "--data", folder / "verses.txt", "--blank-lines", "--out", out, *HOW, *more)
+
+
+def test_all_kinds_are_listed() -> None:
+    listed = well(qkv("models", "--attention")).out
+    assert [line.split()[0] for line in listed.splitlines()] == [kind.form for kind in KINDS.values()]
+    assert json.loads(well(qkv("models", "--attention", "--json")).out).keys() == {kind.form for kind in KINDS.values()}
+    refused(qkv("models", "gpt2", "--attention"), "leave out gpt2")
 
 
 @pytest.mark.parametrize("spelled", ["window:8", "window:8+global:2", "performer:16", "rfa:16", "lsh:2:16"])

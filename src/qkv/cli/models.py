@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from qkv.errors import QkvError
+
 if TYPE_CHECKING:
     from qkv.api.families import FamilySize
 
@@ -13,6 +15,9 @@ if TYPE_CHECKING:
 def models(
     family: Annotated[str | None, typer.Argument(help="Show all sizes of one family.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="The same as JSON, with every size.")] = False,
+    attention: Annotated[
+        bool, typer.Option("--attention", help="List what `qkv train --attention` can put in place of a model's own.")
+    ] = False,
 ) -> None:
     """List the families of models, their sizes and parameter counts, which are computed without allocating a model.
 
@@ -21,9 +26,19 @@ def models(
       qkv models
       qkv models transformer
       qkv models gpt2
+      qkv models --attention
     """
     from qkv.api.families import family_sizes
+    from qkv.models.attention_choice import KINDS
 
+    if attention:
+        if family is not None:
+            raise QkvError(f"--attention lists what there is for all families: leave out {family}.")
+        spelled = {kind.form: kind.says for kind in KINDS.values()}
+        width = max(map(len, spelled))
+        lines = [f"{form:<{width}}  {says}" for form, says in spelled.items()]
+        typer.echo(json.dumps(spelled, indent=2) if as_json else "\n".join(lines))
+        return
     found = family_sizes(family)
     if as_json:
         typer.echo(json.dumps([asdict(each) for each in found], indent=2))
