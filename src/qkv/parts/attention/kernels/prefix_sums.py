@@ -13,7 +13,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from qkv.parts.precision import widened
+
 CHUNK = 128  # tokens
+CHUNKS = 128  # of a segment at most: what they start from is gathered by a table of chunks by chunks
 
 
 def prefix_sums(queries: Tensor, keys: Tensor, values: Tensor, before: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -24,11 +27,13 @@ def prefix_sums(queries: Tensor, keys: Tensor, values: Tensor, before: Tensor | 
     length = queries.shape[2]
     queries, keys, values = (_in_chunks(x) for x in (queries, keys, values))  # [b h t c ·]
     sums = keys.transpose(-1, -2) @ values  # [b h t m e]
-    first = torch.zeros_like(sums[:, :, 0], dtype=_wide(sums)) if before is None else before
-    upto = torch.cat([first[:, :, None], sums.to(first.dtype)], 2).cumsum(2)  # at the start of each chunk, and the end
+    first = widened(torch.zeros_like(sums[:, :, 0]) if before is None else before)
+    chunks = sums.shape[2]
+    everything = sums.new_ones(*sums.shape[:2], chunks)
+    start = _starts(first, everything, everything[..., None].expand(-1, -1, -1, chunks).tril(-1), sums)
     own = (queries @ keys.transpose(-1, -2)).tril()  # [b h t c c]
-    o = _added(own @ values, queries, upto[:, :, :-1].to(sums.dtype))
-    return o.flatten(2, 3)[:, :, :length], upto[:, :, -1]
+    o = _added(own @ values, queries, start)
+    return o.flatten(2, 3)[:, :, :length], first + widened(sums.sum(2))
 
 
 def fading_sums(
@@ -39,26 +44,36 @@ def fading_sums(
     gates [b h n] between 0 and 1. A key of slot j reaches slot i times g_{j+1} … g_i.
     """
     length = queries.shape[2]
-    logs = gates.to(_wide(gates)).clamp_min(1e-6).log()
+    logs = widened(gates).clamp_min(1e-6).log()
     keys = keys * (1 - gates)[..., None].to(keys.dtype)
     queries, keys, values = (_in_chunks(x) for x in (queries, keys, values))
     faded = _in_chunks(logs[..., None])[..., 0].cumsum(-1)  # [b h t c]: log of g_1 … g_i within the chunk
     to_end = (faded[..., -1:] - faded).exp()[..., None].to(keys.dtype)
     sums = (keys * to_end).transpose(-1, -2) @ values  # [b h t m e], as they are at the chunk's end
-    ends = faded[..., -1].cumsum(-1)  # [b h t]: log of all gates up to the end of each chunk
-    reach = _falling(ends)  # [b h t t]: how much of the sums of a chunk is left at the end of another
-    upto = (reach.to(sums.dtype) @ sums.flatten(3)).unflatten(3, sums.shape[3:]).to(_wide(sums))
-    if before is not None:
-        upto = upto + before[:, :, None] * ends.exp()[..., None, None]
-    first = torch.zeros_like(upto[:, :, 0]) if before is None else before
-    start = torch.cat([first[:, :, None].to(sums.dtype), upto[:, :, :-1].to(sums.dtype)], 2)
+    first = widened(torch.zeros_like(sums[:, :, 0]) if before is None else before)
+    ends = F.pad(faded[..., -1].cumsum(-1), (1, 0))  # [b h t+1]: log of all gates up to the end of each chunk
+    reach = _falling(ends).to(sums.dtype)  # [b h t+1 t+1]: what is left of one end's sums at another end
+    start = _starts(first, reach[..., :-1, 0], reach[..., :-1, 1:].contiguous(), sums)
+    last = (reach[..., -1:, 1:] @ sums.flatten(3)).view_as(first)
     own = (queries @ keys.transpose(-1, -2)) * _falling(faded).to(keys.dtype)
     o = _added(own @ values, queries * faded.exp()[..., None].to(queries.dtype), start)
-    return o.flatten(2, 3)[:, :, :length], upto[:, :, -1]
+    return o.flatten(2, 3)[:, :, :length], first * ends[..., -1, None, None].exp() + widened(last)
+
+
+def _starts(first: Tensor, left: Tensor, reach: Tensor, sums: Tensor) -> Tensor:
+    """What each chunk starts from: what is `left` [b h t] of `first` [b h m e], and of the sums of chunks before it by
+    `reach` [b h t t]. [b h t m e]
+
+    One product with a small matrix: cumulative sums in float32 would be read and written several times.
+    """
+    of_first = first[:, :, None].to(sums.dtype) * left[..., None, None]
+    return _added(of_first.flatten(3)[:, :, None], reach[:, :, None], sums.flatten(3)[:, :, None])[:, :, 0].view_as(
+        sums
+    )
 
 
 def _added(to: Tensor, queries: Tensor, sums: Tensor) -> Tensor:
-    """to + queries @ sums, in one product. [b h t c e]"""
+    """to [b h t c e] + queries [b h t c m] @ sums [b h t m e], in one product."""
     return torch.baddbmm(to.flatten(0, 2), queries.flatten(0, 2), sums.flatten(0, 2)).view_as(to)
 
 
@@ -73,7 +88,3 @@ def _in_chunks(x: Tensor) -> Tensor:
     if missing := -x.shape[2] % chunk:
         x = F.pad(x, (0, 0, 0, missing))
     return x.unflatten(2, (-1, chunk))
-
-
-def _wide(x: Tensor) -> torch.dtype:
-    return torch.promote_types(x.dtype, torch.float32)

@@ -23,7 +23,7 @@ from torch.utils.checkpoint import checkpoint
 
 from qkv.errors import QkvError
 from qkv.parts.attention.kernels.exponentials import exponentials
-from qkv.parts.attention.kernels.prefix_sums import CHUNK, fading_sums, prefix_sums
+from qkv.parts.attention.kernels.prefix_sums import CHUNK, CHUNKS, fading_sums, prefix_sums
 from qkv.parts.attention.kernels.refusals import refuse_dropout, refuse_recording
 from qkv.parts.attention.visibility import Mask
 from qkv.parts.attention.whole_rows import looks_ahead, real_keys
@@ -267,7 +267,8 @@ class RandomFeatureKernel(nn.Module):
 
     def _segments(self, x: Tensor) -> Iterator[slice]:
         rows, heads, length, _ = x.shape
-        tokens = max(CHUNK, SEGMENT // (rows * heads * self.features.count) // CHUNK * CHUNK)
+        chunks = SEGMENT // (rows * heads * self.features.count * CHUNK)
+        tokens = CHUNK * max(1, min(CHUNKS, chunks))
         return (slice(first, first + tokens) for first in range(0, length, tokens))
 
 
