@@ -79,10 +79,7 @@ def measured(device: str) -> str:
     profile = measure_device(torch.device(place), say=lambda text: typer.echo(f"Measuring {text} …", err=True))
     name = short_name(profile.name)
     file = own_profiles() / f"{name}.json"
-    try:
-        profile.save(file)
-    except OSError as error:
-        raise QkvError(f"What was measured cannot be written to {file} ({error.strerror}).") from error
+    profile.save(file)
     typer.echo(f"Measured {profile.name}; kept as {name} in {file}.", err=True)
     return name
 

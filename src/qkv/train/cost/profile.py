@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Mapping
@@ -14,7 +15,7 @@ from typing import Any
 import torch
 
 from qkv.errors import QkvError
-from qkv.files import read_json, write_json
+from qkv.files import read_json, write_whole
 from qkv.train.cost.grid import Grid, between
 from qkv.train.cost.operators import AttentionShape, Product, Work
 
@@ -116,8 +117,9 @@ class DeviceProfile:
         return {key: Grid(values) for key, values in found.items()}
 
     def save(self, file: Path) -> None:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        write_json(file, asdict(self))
+        """As JSON, a line for each thing that was measured."""
+        lines = [f"{json.dumps(name)}: {_in_lines(value)}" for name, value in asdict(self).items()]
+        write_whole(file, ("{\n" + ",\n".join(lines) + "\n}\n").encode())
 
     @staticmethod
     def load(file: Path) -> DeviceProfile:
@@ -129,6 +131,14 @@ class DeviceProfile:
         traffic = {kind: tuple(map(tuple, points)) for kind, points in values["traffic"].items()}
         order = tuple(values["attention_order"])
         return DeviceProfile(**{**values, **tuples, "traffic": traffic, "attention_order": order})
+
+
+def _in_lines(value: Any) -> str:
+    if isinstance(value, tuple) and value and isinstance(value[0], tuple):
+        return "[\n" + ",\n".join(json.dumps(row) for row in value) + "\n]"
+    if isinstance(value, dict):
+        return "{\n" + ",\n".join(f"{json.dumps(name)}: {json.dumps(each)}" for name, each in value.items()) + "\n}"
+    return json.dumps(value)
 
 
 def shipped() -> dict[str, Path]:
