@@ -34,7 +34,7 @@ from qkv.train.objectives.expert_losses import with_expert_losses
 from qkv.train.objectives.sequence_to_sequence import SequenceToSequenceLoss
 
 ROWS, SOURCE, TARGET = 32, 512, 128
-PATIENCE = 60  # seconds for the reference to be compiled
+PATIENCE = 60  # seconds for the reference to be compiled and timed
 Compiling = Callable[[nn.Module], AbstractContextManager[None]]
 Step = tuple[nn.Module, Callable[[], None]]  # a model, and what trains it once
 SMALL = {"width": 32, "key_width": 8, "hidden": 64, "heads": 4, "encoder_layers": 2, "decoder_layers": 2}

@@ -7,6 +7,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
+from qkv.parts.attention.kernels.choose import LONG
 from qkv.parts.block import Block
 from qkv.parts.context import Context
 
@@ -34,14 +35,17 @@ def compiled_blocks(model: nn.Module) -> Iterator[None]:
 
 
 def _with_own_page(compiled: Callable[[Tensor, Context], Tensor]) -> Callable[[Tensor, Context], Tensor]:
-    """The block, which finds a ledger empty whatever other blocks wrote: else each would need code of its own."""
+    """The block, which finds ledger and masks empty whatever other blocks wrote: else each would need code of its own.
+
+    Masks of short rows are no work for compiled code; those of long rows are shared, and the first block makes them.
+    """
 
     def forward(x: Tensor, ctx: Context) -> Tensor:
-        if ctx.ledger is None:
-            return compiled(x, ctx)
-        page = ctx.ledger.empty_page()
-        x = compiled(x, replace(ctx, ledger=page))
-        ctx.ledger.written.extend(page.written)
+        page = None if ctx.ledger is None else ctx.ledger.empty_page()
+        masks = [] if x.shape[1] < LONG else ctx.masks
+        x = compiled(x, replace(ctx, ledger=page, masks=masks))
+        if ctx.ledger is not None and page is not None:
+            ctx.ledger.written.extend(page.written)
         return x
 
     return forward
