@@ -17,8 +17,9 @@ from qkv.parts.attention.kernels import hashing_programs as hashing
 from qkv.parts.attention.kernels import lsh_programs as programs
 from qkv.parts.attention.kernels.flash_backward_programs import difference_of
 from qkv.parts.attention.kernels.flash_tiled import like_a_stream
+from qkv.parts.attention.kernels.launch_triton import launch
 
-BLOCK = 512  # tokens that are counted together
+BLOCKS = 128  # of a row at the most, each of which is counted by itself
 
 
 @dataclass(frozen=True)
@@ -73,16 +74,27 @@ def buckets(x: Tensor, rotations: Tensor, factors: tuple[int, ...], real: Tensor
     """Where each round's rotations, of one factor or two, put each token; padding is in a bucket behind all others."""
     (b, h, n, d), rounds = x.shape, rotations.shape[2]
     first, second = (*factors, 1)[:2]
-    blocks = triton.cdiv(n, BLOCK)
+    block = _block(n)
+    blocks = triton.cdiv(n, block)
     numbers = torch.empty(b, h, rounds, n, dtype=torch.int32, device=x.device)
     counts = torch.zeros(b * h * rounds, blocks + 1, first * second + 1, dtype=torch.int32, device=x.device)
-    tokens, width = 64, _filled(d)
-    columns = 16 if max(first, second) <= 32 else 32
-    hashing.hashed[(triton.cdiv(n, tokens), b * h)](
-        x, rotations, _given(real, x), numbers, counts, *x.stride()[:3], h, rounds, n, first, second, blocks, d,
-        PADDED=real is not None, FITS=n % tokens == 0 and width == d, PRECISION=_precision(x),
-        B=BLOCK, M=tokens, D=width, W=columns, num_warps=4,
-    )  # fmt: skip
+    tokens, width = 128, _filled(d)
+    launch(
+        hashing.hashed,
+        (triton.cdiv(n, tokens), b * h),
+        (x, rotations, _given(real, x), numbers, counts),
+        (*x.stride()[:3], h, rounds, n, first, second, blocks, d),
+        {
+            "PADDED": real is not None,
+            "FITS": n % tokens == 0 and width == d,
+            "PRECISION": _precision(x),
+            "B": block,
+            "M": tokens,
+            "D": width,
+            "W": 16 if max(first, second) <= 64 else 32,
+        },
+        num_warps=8,
+    )
     return Buckets(numbers, counts)
 
 
@@ -91,12 +103,18 @@ def sorted_by_bucket(found: Buckets, slots: int) -> Tensor:
     b, h, rounds, n = found.numbers.shape
     lines, blocks, bins = found.counts.shape
     order = torch.empty(b, h, rounds, slots, dtype=torch.int32, device=found.numbers.device)
-    hashing.begun[(triton.cdiv(bins, 64), lines)](found.counts, bins, blocks - 1, R=32, W=64, num_warps=4)
-    tokens = 128
-    hashing.placed[(triton.cdiv(slots, tokens), lines)](
-        found.numbers, found.counts, order, n, slots, bins, blocks - 1, B=BLOCK, M=tokens, N=32, num_warps=4
-    )
+    grid = (triton.cdiv(bins, 64), lines)
+    launch(hashing.begun, grid, (found.counts,), (bins, blocks - 1), {"R": 32, "W": 64}, num_warps=4)
+    grid = (triton.cdiv(slots, 128), lines)
+    sizes = {"B": _block(n), "M": 128, "N": 32}
+    tensors, numbers = (found.numbers, found.counts, order), (n, slots, bins, blocks - 1)
+    launch(hashing.placed, grid, tensors, numbers, sizes, num_warps=8)
     return order
+
+
+def _block(length: int) -> int:
+    """Tokens that are counted together: few, so that each looks back over few; but counts are of every block."""
+    return max(128, triton.next_power_of_2(triton.cdiv(length, BLOCKS)))
 
 
 def attend_by_rounds(
@@ -107,11 +125,15 @@ def attend_by_rounds(
     keys = q if k is None else k
     o = like_a_stream(q, e)[:, :, None] if rounds == 1 else q.new_empty(b, h, rounds, n, e)
     log_sum = torch.empty(b, h, rounds, n, dtype=torch.float32, device=q.device)
-    programs.forward[(rounds * slots // chunks.size, b * h)](
-        q, keys, v, _given(real, q), order, o, log_sum, *_strides(q, keys, v), h, rounds, n, slots, chunks.scale,
-        q.shape[3], e, ONCE=rounds == 1, **_common(q, k, v, slots, real, chunks),
-        num_warps=_warps(q, chunks), num_stages=1,
-    )  # fmt: skip
+    launch(
+        programs.forward,
+        (rounds * slots // chunks.size, b * h),
+        (q, keys, v, _given(real, q), order, o, log_sum),
+        (*_strides(q, keys, v), h, rounds, n, slots, chunks.scale, q.shape[3], e),
+        {"ONCE": rounds == 1, **_common(q, k, v, slots, real, chunks)},
+        num_warps=_warps(q, chunks),
+        num_stages=1,
+    )
     return o, log_sum
 
 
@@ -121,9 +143,8 @@ def combine(each: Tensor, log_sums: Tensor) -> tuple[Tensor, Tensor]:
     if rounds == 1:
         return each[:, :, 0], log_sums[:, :, 0]
     o, log_sum = like_a_stream(each[:, :, 0], e), log_sums.new_empty(b, h, n)
-    programs.combined[(triton.cdiv(n, 64), b * h)](
-        each, log_sums, o, log_sum, h, rounds, n, e, M=64, E=_filled(e), num_warps=4
-    )
+    grid, tensors = (triton.cdiv(n, 64), b * h), (each, log_sums, o, log_sum)
+    launch(programs.combined, grid, tensors, (h, rounds, n, e), {"M": 64, "E": _filled(e)}, num_warps=4)
     return o, log_sum
 
 
@@ -135,7 +156,8 @@ def go_back(
     (b, h, n, d), (*_, rounds, slots), e = q.shape, order.shape, v.shape[3]
     above = from_above.transpose(1, 2).contiguous().transpose(1, 2)  # [b h n e], as a stream lies in memory
     difference = torch.empty_like(log_sum)
-    difference_of[(triton.cdiv(n, 128), b * h)](o, above, difference, h, n, e, M=128, E=_filled(e))
+    grid = (triton.cdiv(n, 128), b * h)
+    launch(difference_of, grid, (o, above, difference), (h, n, e), {"M": 128, "E": _filled(e)}, num_warps=4)
     keys = q if k is None else k
     dq, dv = like_a_stream(q, d), like_a_stream(v, e)
     dk = dq if k is None else like_a_stream(k, d)  # not touched where there are no keys
@@ -143,12 +165,11 @@ def go_back(
     if rounds > 1:
         sum_q, sum_v = (x.new_empty(x.shape, dtype=torch.float32) for x in (q, v))
         sums = (sum_q, sum_q if k is None else torch.empty_like(sum_q), sum_v)
-    common, given, strides = _common(q, k, v, slots, real, chunks), _given(real, q), _strides(q, keys, v)
+    tensors = (q, keys, v, _given(real, q), order, above, log_sum, difference, dq, dk, dv, *sums)
+    grid, common, strides = (slots // chunks.size, b * h), _common(q, k, v, slots, real, chunks), _strides(q, keys, v)
     for number in range(rounds):
-        programs.backward[(slots // chunks.size, b * h)](
-            q, keys, v, given, order, above, log_sum, difference, dq, dk, dv, *sums, *strides, h, rounds, number, n,
-            slots, chunks.scale, d, e, **common, num_warps=_warps(q, chunks), num_stages=1,
-        )  # fmt: skip
+        numbers = (*strides, h, rounds, number, n, slots, chunks.scale, d, e)
+        launch(programs.backward, grid, tensors, numbers, common, num_warps=_warps(q, chunks), num_stages=1)
     return dq, None if k is None else dk, dv
 
 
