@@ -6,8 +6,9 @@ Blocks as Reformer has them (width 512, 8 heads of hashed attention in 2 rounds,
 16,384 tokens in bfloat16. `kept`: what the way forward leaves for the way back. `at the most`: the peak of a whole
 step. Both without weights, gradients and input. The ordinary stack wires the same blocks with residual sums.
 
-Gradients are compared with plain autograd on the same two streams at the greatest depth: dense attention in float32,
-and hashed attention in float64, where no rounding moves a token to another bucket.
+Gradients are compared with plain autograd on the same two streams at the greatest depth: exact attention in float32,
+beside how far float32 is from float64, and hashed attention in float64, where no rounding moves a token to another
+bucket.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from gpu import milliseconds, report
 from torch import Tensor, nn
 
 from qkv.parts.attention.attention import Attention
+from qkv.parts.attention.kernels.exact import exact
 from qkv.parts.attention.kernels.lsh import LSHKernel
 from qkv.parts.attention.shared import SharedAttention
 from qkv.parts.attention.visibility import Causal, Tokens
@@ -44,7 +46,7 @@ def blocks(layers: int, hashed: bool = True) -> list[Block]:
             return SharedAttention(
                 WIDTH, HEADS, visibility=Causal(), bias=False, kernel=LSHKernel(chunk=64, rounds=2, seed=1)
             )
-        return Attention(WIDTH, HEADS, visibility=Causal())
+        return Attention(WIDTH, HEADS, visibility=Causal(), kernel=exact)  # others compute float32 in parts of TF32
 
     def block() -> Block:
         feed_forward = PreNorm(LayerNorm(WIDTH), MLP(WIDTH, 4 * WIDTH))
@@ -79,20 +81,37 @@ def memory_and_time(stack: nn.Module) -> tuple[float, float, float]:
     return kept / 2**20, most / 2**20, milliseconds(step, budget=100, at_least=3)
 
 
-def difference(layers: int, numbers: torch.dtype, hashed: bool) -> float:
-    """The largest difference between the gradients of one tensor, relative to its largest gradient; of all tensors."""
-    stack = ReversibleStack(blocks(layers, hashed), LayerNorm(2 * WIDTH)).to(DEVICE, numbers)
-    x = torch.randn(1, COMPARED, WIDTH, device=DEVICE, dtype=numbers, requires_grad=True)
+def gradients(stack: ReversibleStack, x: Tensor, pull: Tensor, *, plainly: bool) -> list[Tensor]:
+    """Of the input and all parameters, by the reversible stack or by plain autograd on the same two streams."""
     context, inputs = Context(tokens=Tokens(COMPARED)), [x, *stack.parameters()]
+    if plainly:
+        y = stack.norm(torch.cat(in_two_streams(stack.blocks, x, x, context), -1), context)
+    else:
+        y = stack(x, context)
+    return [each.double() for each in torch.autograd.grad(y, inputs, pull)]
 
-    def ordinary(x: Tensor) -> Tensor:
-        return stack.norm(torch.cat(in_two_streams(stack.blocks, x, x, context), -1), context)
 
-    found = stack(x, context)
-    pull = torch.randn_like(found)
-    mine = torch.autograd.grad(found, inputs, pull)
-    theirs = torch.autograd.grad(ordinary(x), inputs, pull)
-    return max(float((a - b).abs().max() / b.abs().max()) for a, b in zip(mine, theirs, strict=True))
+def apart(found: list[Tensor], expected: list[Tensor]) -> str:
+    """The largest difference of all tensors' gradients, each relative to the largest gradient of its tensor."""
+    return f"{max(float((a - b).abs().max() / b.abs().max()) for a, b in zip(found, expected, strict=True)):.1e}"
+
+
+def differences(layers: int) -> dict[str, str]:
+    stack = ReversibleStack(blocks(layers, hashed=False), LayerNorm(2 * WIDTH)).to(DEVICE)
+    x = torch.randn(1, COMPARED, WIDTH, device=DEVICE, requires_grad=True)
+    pull = torch.randn(1, COMPARED, 2 * WIDTH, device=DEVICE)
+    mine, theirs = (gradients(stack, x, pull, plainly=plainly) for plainly in (False, True))
+    stack, x, pull = stack.double(), x.detach().double().requires_grad_(), pull.double()
+    exactly = gradients(stack, x, pull, plainly=True)
+    wide = gradients(stack, x, pull, plainly=False)
+    stack = ReversibleStack(blocks(layers), LayerNorm(2 * WIDTH)).to(DEVICE).double()
+    hashed = [gradients(stack, x, pull, plainly=plainly) for plainly in (False, True)]
+    return {
+        "largest difference of gradients, float32": apart(mine, theirs),
+        "of either from float64": f"{apart(mine, exactly)} and, ordinary, {apart(theirs, exactly)}",
+        "float64": apart(wide, exactly),
+        "hashed, float64": apart(*hashed),
+    }
 
 
 def main() -> None:
@@ -115,8 +134,7 @@ def main() -> None:
         )
     remarks = {
         "tokens": f"{TOKENS:,}",
-        "largest difference of gradients, float32": f"{difference(LAYERS[-1], torch.float32, False):.1e}",
-        "hashed, float64": f"{difference(LAYERS[-1], torch.float64, True):.1e}",
+        **differences(LAYERS[-1]),
     }
     if SMALL:
         print(*rows, remarks, sep="\n")

@@ -116,9 +116,11 @@ def memory_words(result: dict[str, Any]) -> str:
         f"From {first['layers']} to {last['layers']} layers what the reversible stack keeps for the way back grows "
         f"{grown('reversible, kept MiB')} and its peak {grown('reversible, at the most MiB')}; the ordinary stack's "
         f"grow {grown('ordinary, kept MiB')} and {grown('ordinary, at the most MiB')}. For that it takes "
-        f"{last['time against ordinary']} times as long at {last['layers']} layers. Its gradients differ from plain "
-        f"autograd's on the same streams by at most {result['largest difference of gradients, float32']} of a tensor's "
-        f"largest gradient in float32, and with hashed attention by {result['hashed, float64']} in float64."
+        f"{last['time against ordinary']} times as long at {last['layers']} layers.\n\nAt that depth its gradients "
+        f"differ from plain autograd's on the same streams by at most "
+        f"{result['largest difference of gradients, float32']} of a tensor's largest gradient in float32 (from float64's "
+        f"by {result['of either from float64']}) and {result['float64']} in float64; with hashed attention by "
+        f"{result['hashed, float64']} in float64."
     )
 
 
