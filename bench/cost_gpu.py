@@ -73,16 +73,16 @@ CASES = (
     Case("gpt2", 8, 2048, size=GPT),
     Case("gpt2", 8, 1024, size="medium"),
     Case("gpt2", 4, 512, "float32", size="medium"),
-    Case("bert", 64, 128),
-    Case("bert", 16, 512),
+    Case("bert", 256, 128),
+    Case("bert", 64, 512),
     Case("bert", 16, 512, "float32"),
-    Case("t5", 32, 256),
-    Case("vit", 64, None, size="base-16"),
+    Case("t5", 96, 256),
+    Case("vit", 256, None, size="base-16"),
     Case("vit", 32, None, "float32", size="base-16"),
-    Case("llama", 8, 1024, size=LLAMA),
-    Case("transformer", 64, 64),
-    Case("switch", 32, 256, size=SWITCH),
-    Case("reformer", 1, 16384, size=REFORMER),
+    Case("llama", 32, 1024, size=LLAMA),
+    Case("transformer", 512, 64),
+    Case("switch", 128, 256, size=SWITCH),
+    Case("reformer", 8, 16384, size=REFORMER),
     Case("gpt2", 2, 8192, size=GPT, attention="window:512"),
     Case("gpt2", 2, 8192, size=GPT, attention="performer:256"),
 )
@@ -244,7 +244,8 @@ def kernels_of(stepper: Stepper, batches: Any) -> dict[str, list[float]]:
     for event in profiler.key_averages():
         spent = float(getattr(event, "self_device_time_total", 0))
         if spent > 0:
-            found[event.key[:120]] = [event.count, round(spent / 1e3, 4)]
+            count, before = found.get(event.key[:160], [0, 0.0])
+            found[event.key[:160]] = [count + event.count, round(before + spent / 1e3, 4)]
     return dict(sorted(found.items(), key=lambda item: -item[1][1])[:80])
 
 

@@ -124,8 +124,8 @@ def _each_tensor(change: Any, values: Any) -> Any:
 
 
 def _rms_norm(x: Tensor, shape: Any, weight: Tensor | None = None, eps: float | None = None) -> Tensor:
-    made: Tensor = torch.ops.aten._fused_rms_norm(x, list(shape), weight, eps)[0]
-    return made
+    """In one kernel, of which shapes know no way back: it reads, makes and keeps what a layer norm does."""
+    return torch.layer_norm(x, list(shape), weight, None, 1e-6 if eps is None else eps)
 
 
 def _dropout(x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:

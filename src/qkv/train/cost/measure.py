@@ -220,7 +220,7 @@ def _rising(points: list[tuple[float, float]]) -> Iterator[tuple[float, float]]:
 
 def _moves(place: torch.device, size: int) -> Iterator[tuple[str, int, Callable[[], object]]]:
     """(kind, bytes read and written, call) for about `size` bytes of numbers."""
-    width = min(1024, max(16, size // 64))
+    width = min(768, max(16, size // 64))
     rows = max(1, size // (4 * width))
     x = torch.randn(rows, width, device=place)
     y, narrow = torch.empty_like(x), x.bfloat16() if place.type == "cuda" else x
@@ -228,6 +228,10 @@ def _moves(place: torch.device, size: int) -> Iterator[tuple[str, int, Callable[
     weight, bias = torch.ones(width, device=place), torch.zeros(width, device=place)
     yield "copy", 2 * one, lambda: y.copy_(x)
     yield "pointwise", 3 * one, lambda: torch.add(x, y, out=y)
+    yield "widen", one + narrow.numel() * narrow.element_size(), lambda: y.copy_(narrow)
+    column, number = x[:, :1].clone(), torch.ones((), device=place)
+    yield "broadcast", 4 * one, lambda: (torch.sub(x, column, out=y), torch.mul(x, number, out=y))
+    yield "logsumexp", one, lambda: x.logsumexp(-1)
     square = x[: max(1, rows // 64 * 64)].view(-1, min(64, len(x)), width) if rows >= 64 else x[None]
     turned = torch.empty_like(square).transpose(1, 2).contiguous()
     yield "transpose", 2 * square.numel() * 4, lambda: turned.copy_(square.transpose(1, 2))
@@ -250,9 +254,9 @@ def _moves(place: torch.device, size: int) -> Iterator[tuple[str, int, Callable[
     yield "scatter", 4 * one, lambda: torch.ops.aten.embedding_dense_backward(x, ids, rows, -1, False)
     numbers = torch.randint(0, 1 << 16, (max(1, size // 8),), device=place)
     yield "sort", 3 * numbers.numel() * 8, lambda: numbers.sort()
-    state = [torch.zeros(x.numel(), device=place) for _ in range(4)]
-    count = [torch.zeros((), device=place)]
+    state = [list(torch.zeros(x.numel(), device=place).split(1 << 20)) for _ in range(4)]  # as many tensors
+    count = [torch.zeros((), device=place) for _ in state[0]]
     yield "adam", 7 * one, lambda: torch._fused_adamw_(
-        [state[0]], [state[1]], [state[2]], [state[3]], [], count, lr=1e-3, beta1=0.9, beta2=0.99, weight_decay=0.0,
+        state[0], state[1], state[2], state[3], [], count, lr=1e-3, beta1=0.9, beta2=0.99, weight_decay=0.0,
         eps=1e-8, amsgrad=False, maximize=False,
     )  # fmt: skip

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 TOKENS = 16384  # in all rows together
 LONGEST = {"float32": 4096}  # beyond which a figure of float32 takes too long
 WIDTHS = (64, 128)
+DROPOUT = 0.1
 _BACKENDS = {
     "cudnn": SDPBackend.CUDNN_ATTENTION,
     "flash": SDPBackend.FLASH_ATTENTION,
@@ -31,21 +32,20 @@ def measure_attentions(clock: Clock, extent: Extent) -> Iterator[tuple[Any, ...]
                 rows = max(1, extent.lengths[-1] // length)
                 yield from _both_ways(clock, "cpu", torch.float32, 4 * rows, length, 64, causal, False, _plain)
         return
-    for name, dtype, masked in (
-        ("cudnn", torch.bfloat16, False),
-        ("flash", torch.bfloat16, False),
-        ("efficient", torch.float32, False),
-        ("cudnn", torch.bfloat16, True),
-        ("efficient", torch.bfloat16, True),
-        ("efficient", torch.float32, True),
+    for name, dtype, masked, width in (
+        *(("cudnn", torch.bfloat16, masked, width) for masked in (False, True) for width in WIDTHS),
+        *(("flash", torch.bfloat16, False, width) for width in WIDTHS),
+        *(("efficient", torch.float32, masked, width) for masked in (False, True) for width in WIDTHS),
+        ("efficient", torch.bfloat16, True, 64),
     ):
-        for width in WIDTHS:
-            for length in extent.lengths:
-                if length > LONGEST.get(str(dtype).removeprefix("torch."), 1 << 30) or (masked and length > 2048):
-                    continue
-                heads = TOKENS // length * (768 // width)
-                for causal in (False,) if masked else (True, False):
-                    yield from _both_ways(clock, name, dtype, heads, length, width, causal, masked, _by(name))
+        for length in extent.lengths:
+            if length > LONGEST.get(str(dtype).removeprefix("torch."), 1 << 30) or (masked and length > 2048):
+                continue
+            heads = TOKENS // length * (768 // width)
+            for causal in (False,) if masked else (True, False):
+                for dropout in (0.0, DROPOUT) if width == WIDTHS[0] and length <= 2048 else (0.0,):
+                    attend = _by(name, dropout)
+                    yield from _both_ways(clock, name, dtype, heads, length, width, causal, masked, attend, dropout)
     yield from _our_own(clock)
 
 
@@ -72,17 +72,17 @@ def _plain(q: Tensor, k: Tensor, v: Tensor, causal: bool, mask: Tensor | None) -
     return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal)
 
 
-def _by(name: str) -> Attend:
+def _by(name: str, dropout: float) -> Attend:
     def call(q: Tensor, k: Tensor, v: Tensor, causal: bool, mask: Tensor | None) -> Tensor:
         with sdpa_kernel(_BACKENDS[name]):
-            return _plain(q, k, v, causal, mask)
+            return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal, dropout_p=dropout)
 
     return call
 
 
 def _both_ways(
     clock: Clock, name: str, dtype: torch.dtype, heads: int, length: int, width: int, causal: bool, masked: bool,
-    attend: Attend,
+    attend: Attend, dropout: float = 0.0,
 ) -> Iterator[tuple[Any, ...]]:  # fmt: skip
     each = max(1, 768 // width) if heads % max(1, 768 // width) == 0 else heads
     joined = torch.randn(heads // each, length, 3, each, width, device=clock.place, dtype=dtype)  # as projections lie
@@ -101,7 +101,7 @@ def _both_ways(
         return torch.autograd.grad(made, (q, k, v), above, retain_graph=True)
 
     shape = name, str(dtype).removeprefix("torch.")
-    rest = causal, masked, heads, length, length, width
+    rest = causal, masked, dropout > 0, heads, length, length, width
     taken = _taken_beside(clock.place, back) / q.numel()
     yield *shape, False, *rest, forward, 0.0
     yield *shape, True, *rest, clock.seconds(back), max(0.0, taken - 3 * q.element_size())

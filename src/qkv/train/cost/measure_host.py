@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import statistics
 import time
+from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import nn
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from qkv.data.packing import LanguageBatch
 from qkv.models.text_model import TextModel
@@ -31,6 +35,7 @@ from qkv.train.step import Stepper
 
 VIEW = 0.3  # of an operator's time on the host is what a view takes, which launches nothing
 WIDTH, LAYERS, ROWS, LENGTH, STEPS = 64, 12, 1, 32, 20
+CALLS = 30
 
 
 def launches(trace: Trace) -> dict[str, float]:
@@ -39,6 +44,52 @@ def launches(trace: Trace) -> dict[str, float]:
     for (phase, work), times in trace.works.items():
         found[phase] += times * (VIEW if work.kind == "nothing" else 1.0)
     return found
+
+
+def calls_of(trace: Trace) -> Counter[str]:
+    """How often kernels are called that take the host far longer than an operator does, by their names."""
+    found: Counter[str] = Counter()
+    for (_, work), times in trace.works.items():
+        if work.kind == "attention" and work.shape[0] in ("cudnn", "tiles"):
+            found[work.shape[0]] += times
+        elif "_programs." in work.name:
+            found["program"] += times
+    return found
+
+
+def _calls(place: torch.device, usual: float) -> dict[str, float]:
+    """Seconds that the host takes for a call of cuDNN's attention, or of our own programs, more than is usual."""
+    from qkv.parts.attention.kernels.flash import flash
+    from qkv.parts.attention.visibility import Mask, Tokens
+
+    tokens = Tokens(512)
+    mask = Mask(Causal(), tokens, tokens, place)
+    q, k, v = (torch.randn(1, 2, 512, 64, device=place, dtype=torch.bfloat16).requires_grad_() for _ in range(3))
+
+    def by_cudnn() -> Tensor:
+        with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
+            return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+    found = {}
+    for name, call in (("cudnn", by_cudnn), ("tiles", lambda: flash(q, k, v, mask))):
+        try:
+            both = _host_seconds(place, lambda call=call: call().sum().backward())  # type: ignore[misc]
+        except RuntimeError:  # a kernel that this machine does not have
+            continue
+        found[name] = max(0.0, (both - 4 * usual) / 2)  # forward and back; the sum and its way back are usual
+    return found | ({"program": found["tiles"] / 2} if "tiles" in found else {})
+
+
+def _host_seconds(place: torch.device, call: Callable[[], object]) -> float:
+    for _ in range(3):
+        call()
+    torch.cuda.synchronize(place)
+    start = time.perf_counter()
+    for _ in range(CALLS):
+        call()
+    spent = time.perf_counter() - start
+    torch.cuda.synchronize(place)
+    return spent / CALLS
 
 
 def measure_host(place: torch.device, *, tiny: bool = False) -> dict[str, float]:
@@ -51,6 +102,8 @@ def measure_host(place: torch.device, *, tiny: bool = False) -> dict[str, float]
                               CUDNN_PREFERRED)  # fmt: skip
         for phase, count in launches(trace).items():
             found[f"{precision} {phase}"] = times[phase] / count
+    if place.type == "cuda":
+        found |= _calls(place, (found["float32 forward"] + found["float32 backward"]) / 2)
     return found
 
 

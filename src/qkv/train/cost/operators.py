@@ -54,6 +54,7 @@ class AttentionShape:
     back: bool
     causal: bool
     masked: bool
+    dropout: bool
     heads: int  # of all rows: b·h
     queries: int
     keys: int
@@ -71,7 +72,8 @@ _FILLS = frozenset(
 _KINDS = {
     "norm": ["native_layer_norm", "_fused_rms_norm", "native_group_norm"],
     "norm_back": ["native_layer_norm_backward", "_fused_rms_norm_backward", "native_group_norm_backward"],
-    "softmax": ["_softmax", "_log_softmax", "_softmax_backward_data", "_log_softmax_backward_data", "logsumexp"],
+    "softmax": ["_softmax", "_log_softmax", "_softmax_backward_data", "_log_softmax_backward_data"],
+    "logsumexp": ["logsumexp"],  # on a GPU several kernels one after the other
     "dropout": ["native_dropout", "bernoulli_", "bernoulli"],
     "gather": ["embedding", "index", "index_select", "gather", "_unsafe_index"],
     "scatter": ["embedding_dense_backward", "index_put_", "_index_put_impl_", "index_put", "scatter_add_", "scatter_",
@@ -82,7 +84,7 @@ _KINDS = {
                "_foreach_norm", "cumsum"],
 }  # fmt: skip
 _KIND_OF = {name: kind for kind, names in _KINDS.items() for name in names}
-KINDS_OF_TRAFFIC = (*_KINDS, "reduce_rows", "copy", "transpose", "pointwise")
+KINDS_OF_TRAFFIC = (*_KINDS, "reduce_rows", "copy", "widen", "transpose", "pointwise", "broadcast")
 
 _ATTENTION = {
     "_scaled_dot_product_flash_attention": ("flash", False),
@@ -111,6 +113,8 @@ def work_of(operator: Any, given: tuple[Any, ...], named: dict[str, Any], made: 
         return _product(name, given, made, flops, sum(map(_bytes, ins)) + sum(map(_bytes, outs)))
     if name in ("_grouped_mm", "grouped_mm"):
         return _grouped(name, given[0], given[1], made)
+    if not outs:  # lists of tensors changed in place
+        return Work(_KIND_OF.get(name, "pointwise"), name, 0, _traffic("", name, given, ins, outs, operator))
     kind = _kind_of_sum(given) if name == "sum" else _KIND_OF.get(name) or _kind_of_rest(name, given, ins, outs)
     return Work(kind, name, 0, _traffic(kind, name, given, ins, outs, operator))
 
@@ -123,12 +127,21 @@ def _only_looks(operator: Any, ins: list[Tensor], outs: list[Tensor]) -> bool:
 
 
 def _kind_of_rest(name: str, given: tuple[Any, ...], ins: list[Tensor], outs: list[Tensor]) -> str:
-    if name in ("copy_", "_to_copy", "clone", "cat", "stack", "constant_pad_nd"):
-        source = ins[-1] if name == "copy_" else ins[0]
-        target = outs[0]
-        plain = source.stride() == target.stride() or (source.is_contiguous() and target.is_contiguous())
-        return "copy" if plain or name in ("cat", "stack") else "transpose"
-    return "pointwise"
+    if name in ("cat", "stack"):
+        return "copy"
+    if name in ("copy_", "_to_copy", "clone", "constant_pad_nd"):
+        source, target = ins[-1] if name == "copy_" else ins[0], outs[0]
+        if not _alike(source, target):
+            return "transpose"
+        return "widen" if source.element_size() < target.element_size() else "copy"
+    return "pointwise" if all(_alike(outs[0], each) for each in ins) else "broadcast"
+
+
+def _alike(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors lie in memory in one way, so that a kernel can take several numbers at once."""
+    if one.shape != other.shape:
+        return False
+    return one.stride() == other.stride() or (one.is_contiguous() and other.is_contiguous())
 
 
 def _kind_of_sum(given: tuple[Any, ...]) -> str:
@@ -191,6 +204,7 @@ def _attention(operator: Any, name: str, given: tuple[Any, ...], named: dict[str
     q, k, v = (values[long] if long in values else values[long[0]] for long in ("query", "key", "value"))
     (b, h, queries, width), keys = q.shape, k.shape[2]
     causal, mask = bool(values.get("is_causal", False)), values.get("attn_bias", values.get("attn_mask"))
+    dropped = bool(values.get("dropout_p", 0.0))
     if kernel == "tiles":
         pairs = _pairs_in_tiles(values, b, queries, keys)
         causal = True
@@ -201,7 +215,7 @@ def _attention(operator: Any, name: str, given: tuple[Any, ...], named: dict[str
     flops = products * 5 // 2 if back else products
     tensors = [tensor for tensor in tree_leaves(values) if isinstance(tensor, Tensor)]
     shape = AttentionShape(
-        kernel, TYPES.get(q.dtype, "float32"), back, causal, mask is not None, b * h, queries, keys, width
+        kernel, TYPES.get(q.dtype, "float32"), back, causal, mask is not None, dropped, b * h, queries, keys, width
     )
     moved = sum(map(_bytes, tensors)) + (2 if back else 1) * _bytes(q)
     return Work("attention", name, flops, moved, as_tuple(shape), b * h * queries * width if back else 0)

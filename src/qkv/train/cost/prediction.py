@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from qkv.train.cost.backends import CUDNN_PREFERRED
-from qkv.train.cost.measure_host import launches
+from qkv.train.cost.measure_host import calls_of, launches
 from qkv.train.cost.memory import Memory, peak_of
 from qkv.train.cost.profile import DeviceProfile
 from qkv.train.cost.step import MakeOptimizer, trace_forward, trace_step
@@ -136,6 +136,7 @@ def traced(
 def _times(trace: Trace, profile: DeviceProfile, precision: str, flops: int) -> dict[str, Any]:
     busy = sum(seconds for _, seconds in busy_times(trace, profile))
     host = sum(profile.host[f"{precision} {phase}"] * count for phase, count in launches(trace).items())
+    host += sum(profile.host.get(kernel, 0.0) * times for kernel, times in calls_of(trace).items())
     # A GPU works while its host prepares what comes next; a CPU is its own host.
     seconds = max(busy, host) if profile.kind == "cuda" else busy + host
     peak = profile.peak(precision)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -38,7 +39,7 @@ class DeviceProfile:
     memory: int  # bytes
     libraries: int  # bytes that matrix products hold for themselves from their first on
     launch: float  # of the smallest kernel
-    host: Mapping[str, float]  # for each operator of a phase: "forward", "backward", "update"
+    host: Mapping[str, float]  # by precision and phase, for each operator; what some kernels take besides, by name
     attention_order: tuple[str, ...]
     products: tuple[tuple[Any, ...], ...]  # Product's fields, seconds
     attentions: tuple[tuple[Any, ...], ...]  # AttentionShape's fields, seconds, bytes taken for each number of q
@@ -84,12 +85,13 @@ class DeviceProfile:
         return flops / grid.at(shape.m, shape.n, shape.k)
 
     def _attention(self, shape: AttentionShape, flops: int) -> float:
-        for causal, masked in ((shape.causal, shape.masked), (not shape.causal, shape.masked), (True, False),
-                               (False, False)):  # fmt: skip
-            grid = self._attention_grids.get((shape.kernel, shape.dtype, shape.back, causal, masked))
+        cut = -(-shape.queries // 64) * 64 * -(-shape.keys // 32) * 32 / (shape.queries * shape.keys)  # whole tiles
+        likely = itertools.product((shape.masked, False), (shape.dropout, False), (shape.causal, not shape.causal))
+        for masked, dropout, causal in likely:
+            grid = self._attention_grids.get((shape.kernel, shape.dtype, shape.back, causal, masked, dropout))
             if grid is not None:
-                return flops / grid.at(shape.keys, shape.width)
-        of_tiles = self._attention_grids.get(("tiles", "bfloat16", shape.back, True, False))
+                return flops * cut / grid.at(shape.keys, shape.width)
+        of_tiles = self._attention_grids.get(("tiles", "bfloat16", shape.back, True, False, False))
         if of_tiles is not None and shape.dtype == "bfloat16":
             return flops / of_tiles.at(shape.keys, shape.width)
         side = min(shape.queries, shape.keys)  # what two products of its shape would take
@@ -110,10 +112,11 @@ class DeviceProfile:
     @cached_property
     def _attention_grids(self) -> dict[tuple[Any, ...], Grid]:
         found: dict[tuple[Any, ...], dict[tuple[float, ...], float]] = {}
-        for kernel, dtype, back, causal, masked, heads, queries, keys, width, seconds, _ in self.attentions:
+        for kernel, dtype, back, causal, masked, dropout, heads, queries, keys, width, seconds, _ in self.attentions:
             pairs = heads * queries * keys // (2 if causal and queries == keys else 1)
             flops = 4 * pairs * width * (2.5 if back else 1)
-            found.setdefault((kernel, dtype, back, causal, masked), {})[float(keys), float(width)] = flops / seconds
+            values = found.setdefault((kernel, dtype, back, causal, masked, dropout), {})
+            values[float(keys), float(width)] = flops / seconds
         return {key: Grid(values) for key, values in found.items()}
 
     def save(self, file: Path) -> None:

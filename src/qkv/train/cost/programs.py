@@ -121,7 +121,7 @@ def _work(name: str, programs: int, given: tuple[Any, ...], constants: dict[str,
         chunk, seen = constants["C"], constants["C"] * (1 + constants["BEFORE"] + constants["AFTER"])
         flops = programs * chunk * seen * 2 * (constants["D"] + constants["E"]) * (5 if back else 2) // 2
         shape = AttentionShape(
-            "chunks", TYPES.get(first.dtype, "float32"), back, True, False, programs, chunk, seen, constants["D"]
+            "chunks", TYPES.get(first.dtype, "float32"), back, True, False, False, programs, chunk, seen, constants["D"]
         )
         return Work("attention", name, flops, moved, as_tuple(shape))
     return Work("pointwise", name, _PRODUCTS.get(name, lambda tensors: 0)(tensors), moved)
