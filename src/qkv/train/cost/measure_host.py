@@ -35,7 +35,7 @@ from qkv.train.step import Stepper
 
 VIEW = 0.3  # of an operator's time on the host is what a view takes, which launches nothing
 WIDTH, LAYERS, ROWS, LENGTH, STEPS = 64, 12, 1, 32, 20
-CALLS = 30
+WARM, CALLS = 5, 30
 
 
 def launches(trace: Trace) -> dict[str, float]:
@@ -112,7 +112,7 @@ def _numbered(place: torch.device) -> torch.device:
 
 
 def _phases(place: torch.device, settings: TrainSettings, steps: int) -> dict[str, float]:
-    """Median seconds of each phase of a small step."""
+    """Seconds of each phase of a small step, of steps that follow each other as those of a training do."""
     model = _small_model().to(place).train()
     optimizer = adamw(model)
     at: dict[str, float] = {}
@@ -128,13 +128,13 @@ def _phases(place: torch.device, settings: TrainSettings, steps: int) -> dict[st
     )
     stepper, batch = Stepper(model, forward, optimizer, settings), _small_batch().to(place)
     rows = []
-    for _ in range(steps):
+    for _ in range(WARM + steps):
         stepper.update(AlwaysThis(batch, place))  # type: ignore[arg-type]
         end = time.perf_counter()
         rows.append((at["forward"] - at["begin"], at["backward"] - at["forward"], end - at["backward"]))
-        if place.type == "cuda":
-            torch.cuda.synchronize(place)
-    medians = (statistics.median(column) for column in zip(*rows, strict=True))
+    if place.type == "cuda":
+        torch.cuda.synchronize(place)
+    medians = (statistics.median(column) for column in zip(*rows[WARM:], strict=True))
     return dict(zip((FORWARD, BACKWARD, UPDATE), medians, strict=True))
 
 
