@@ -34,7 +34,7 @@ def cost(
     """Tell what a step of training takes: parameters, operations, memory, and time on a device that was measured.
 
     One step is taken with shapes alone, by the code that trains, so nothing is allocated and the device need not be
-    there. `qkv cost --measure` measures the device of this machine once, in about half a minute.
+    there. `qkv cost --measure` measures the device of this machine once, in less than a minute.
 
     \b
     Example:

@@ -1,4 +1,4 @@
-"""Measuring what a device reaches: `qkv cost --measure`. On one H200 it takes about half a minute."""
+"""Measuring what a device reaches: `qkv cost --measure`. On one H200 it takes less than a minute."""
 
 from __future__ import annotations
 

@@ -10,6 +10,10 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from qkv.parts.attention.kernels.flash import flash
+from qkv.parts.attention.kernels.lsh import LSHKernel
+from qkv.parts.attention.visibility import Causal, Mask, Tokens
+
 if TYPE_CHECKING:
     from qkv.train.cost.measure import Clock, Extent
 
@@ -49,13 +53,29 @@ def measure_attentions(clock: Clock, extent: Extent) -> Iterator[tuple[Any, ...]
                     attend = _by(name, dropout)
                     yield from _both_ways(clock, name, dtype, heads, length, width, causal, masked, attend, dropout)
     yield from _our_own(clock)
+    yield from _hashed(clock, LSHKernel(chunk=64, rounds=4), 8, TOKENS)
+
+
+def _hashed(clock: Clock, kernel: LSHKernel, heads: int, length: int) -> Iterator[tuple[Any, ...]]:
+    """Hashed attention with all its programs, told by what its chunks compute."""
+    tokens = Tokens(length)
+    mask = Mask(Causal(), tokens, tokens, clock.place)
+    dtype = torch.bfloat16 if clock.place.type == "cuda" else torch.float32
+    q, v = (torch.randn(1, heads, length, 64, device=clock.place, dtype=dtype).requires_grad_() for _ in range(2))
+    with torch.no_grad():
+        forward = clock.seconds(lambda: kernel(q, None, v, mask))
+    made = kernel(q, None, v, mask)
+    above = torch.randn_like(made)
+    back = clock.seconds(lambda: torch.autograd.grad(made, (q, v), above, retain_graph=True))
+    chunks = heads * kernel.rounds * (length // kernel.chunk)
+    rest = True, False, False, chunks, kernel.chunk, kernel.chunk * (1 + kernel.before + kernel.after), 64
+    name = str(dtype).removeprefix("torch.")
+    yield "chunks", name, False, *rest, forward, 0.0
+    yield "chunks", name, True, *rest, back, 0.0
 
 
 def _our_own(clock: Clock) -> Iterator[tuple[Any, ...]]:
     """Our tiles under a look-ahead mask; few sizes, because each is compiled first."""
-    from qkv.parts.attention.kernels.flash import flash
-    from qkv.parts.attention.visibility import Causal, Mask, Tokens
-
     for width, length in ((64, 2048), (64, 8192), (128, 8192)):
         tokens = Tokens(length)
         mask = Mask(Causal(), tokens, tokens, clock.place)
