@@ -71,7 +71,7 @@ CASES = (
     Case("gpt2", 8, 1024, "float32"),
     Case("gpt2", 2, 128),
     Case("gpt2", 8, 2048, size=GPT),
-    Case("gpt2", 8, 1024, size="medium"),
+    Case("gpt2", 16, 1024, size="medium"),
     Case("gpt2", 4, 512, "float32", size="medium"),
     Case("bert", 256, 128),
     Case("bert", 64, 512),
@@ -80,11 +80,11 @@ CASES = (
     Case("vit", 256, None, size="base-16"),
     Case("vit", 32, None, "float32", size="base-16"),
     Case("llama", 32, 1024, size=LLAMA),
-    Case("transformer", 512, 64),
+    Case("transformer", 1024, 64),
     Case("switch", 128, 256, size=SWITCH),
     Case("reformer", 8, 16384, size=REFORMER),
     Case("gpt2", 2, 8192, size=GPT, attention="window:512"),
-    Case("gpt2", 2, 8192, size=GPT, attention="performer:256"),
+    Case("gpt2", 8, 8192, size=GPT, attention="performer:256"),
 )
 SMALL_CASES = (
     Case("gpt2", 2, 32, "float32", size={"layers": 1, "vocabulary": 100}),
