@@ -1,6 +1,7 @@
 """Rows made by other processes: the same as here, epoch for epoch."""
 
 from functools import partial
+from multiprocessing import get_context
 
 import pytest
 
@@ -35,3 +36,17 @@ def test_another_process_makes_what_would_be_made_here() -> None:
 def test_what_goes_wrong_there_is_raised_here() -> None:
     with pytest.raises(ValueError, match="epoch 0 is broken"):
         InProcesses(broken)(0)
+
+
+def use_and_leave(epoch: int) -> int:
+    return len(InProcesses(partial(made, TEXTS))(epoch).source)
+
+
+def test_a_worker_that_used_others_ends() -> None:
+    """Such as one of several runs side by side."""
+    process = get_context("spawn").Process(target=use_and_leave, args=(0,))
+    process.start()
+    process.join(120)  # only reached where it would never end
+    ended = process.exitcode
+    process.kill()
+    assert ended == 0

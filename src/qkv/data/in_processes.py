@@ -4,6 +4,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ProcessPoolExecutor
 from multiprocessing import get_context
 from typing import Any, Generic, TypeVar
+from weakref import finalize
 
 Item = TypeVar("Item")
 
@@ -18,6 +19,8 @@ class InProcesses(Generic[Item]):
 
     def __init__(self, make: Callable[[int], Item], workers: int = 1) -> None:
         self._workers = ProcessPoolExecutor(workers, get_context("spawn"), _prepare, (make,))
+        # Processes that nobody needs any more end, also where this one is itself a worker: it would wait for them.
+        finalize(self, self._workers.shutdown, cancel_futures=True)
         self._ahead = workers
         self._coming: dict[int, Future[Item]] = {}
 
