@@ -271,7 +271,7 @@ units, {sizes["heads"]} heads). One {result["hardware"]["device"]}; {by}. All ru
 
 {recipe_of(result)}
 
-{RECIPE}"""
+{RECIPE.format(steps=result["recipe"]["updates of a run"], depths=",".join(map(str, result["trained"])))}"""
 
 
 if __name__ == "__main__":

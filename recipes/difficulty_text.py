@@ -36,7 +36,7 @@ turns a trained Admin stack into post-norm, all but the first ω.
 """
 
 RECIPE = """```
-python recipes/difficulty.py --data DATA --out runs/difficulty
+python recipes/difficulty.py --data DATA --out runs/difficulty --steps {steps} --depths {depths}
 python recipes/difficulty_report.py difficulty runs/difficulty
 ```
 """

@@ -17,27 +17,26 @@ from pages import Page, made_by, recipe_of, write_pages
 def recover_page(result: dict[str, Any]) -> str:
     published, held, recipe = result["published"], result["held"], result["recipe"]
     rows = "\n".join(row(spelled, run, published) for spelled, run in result["runs"].items())
-    updates = sum(run["seconds"] for run in result["runs"].values())
     return f"""# Another attention in a published model, and what distillation brings back
 
 *Written by `recipes/recover_report.py` from the runs beside this page; the figures are theirs.*
 
 {result["model"]}, {result["parameters"] / 1e6:.0f}M parameters, reads {held["length"]:,} tokens at once. Its attention is swapped
-(`qkv.with_attention`), and the swapped model learns for {recipe["steps"]} updates at most, of {recipe["rows"]} rows of
+(`qkv.with_attention`), and the swapped model learns for {recipe["steps"]} updates or a minute, of {recipe["rows"]} rows of
 {recipe["length"]:,} tokens, to say what the whole model says: nothing is learned from the texts themselves, so that what comes back
 is the model's own. {result["documents"]["train"]} addresses to the Congress to learn from; the loss is measured on {held["rows"]} rows
 of {held["length"]:,} tokens of {result["documents"]["test"]} others, {held["tokens"]:,} predictions in all.
 {made_by(result["versions"], result["device"])}
 
-| attention | loss, as swapped | after distillation | bits per byte | of the loss, brought back | updates | seconds |
-|---|---|---|---|---|---|---|
-| the model's own | {published["loss"]:.3f} | | {published["bits_per_byte"]:.3f} | | | |
+| attention | loss, as swapped | after distillation | bits per byte | of the loss, brought back | updates |
+|---|---|---|---|---|---|
+| the model's own | {published["loss"]:.3f} | | {published["bits_per_byte"]:.3f} | | |
 {rows}
 
 {finding(result)}
 
 Learned in rows of {recipe["length"]:,} tokens and measured in rows of {held["length"]:,}: what lies farther back than a row to learn
-from was never practised. All seconds of learning together: {updates:.0f}; of the whole script: {result["seconds"]:.0f}.
+from was never practised.
 
 ## Recipe
 
@@ -57,7 +56,7 @@ def row(spelled: str, run: dict[str, Any], published: dict[str, float]) -> str:
     back = (run["swapped"]["loss"] - run["recovered"]["loss"]) / lost if lost > 0 else math.nan
     return (
         f"| `{spelled}` | {run['swapped']['loss']:.3f} | **{run['recovered']['loss']:.3f}** | "
-        f"{run['recovered']['bits_per_byte']:.3f} | {100 * back:.0f}% | {run['steps']} | {run['seconds']:.0f} |"
+        f"{run['recovered']['bits_per_byte']:.3f} | {100 * back:.0f}% | {run['steps']} |"
     )
 
 

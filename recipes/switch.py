@@ -1,18 +1,18 @@
-"""Switch Transformer in small: how many updates do experts save, where every token costs the same?
+"""Experts in small: how many updates do they save, where every token costs the same? [fedus2022 §3]
 
     make corpora
     python recipes/switch.py --corpora corpora --out runs/switch
 
-A T5 and Switch Transformers with more and more experts, each expert as large as the feed-forward of the T5, learn to
-fill gaps in the same texts, in the same order and for the same number of updates. What each said of held-out texts on
-its way is in the `metrics.jsonl` of its run, and what they were in `result.json`.
+A GPT and GPTs with more and more experts, each expert as large as the feed-forward of the first, learn to go on with
+the same texts, in the same order and for the same number of updates. What each said of held-out texts on its way is in
+the `metrics.jsonl` of its run, and what they were in `result.json`. Runs that are done are kept.
 """
 
 from __future__ import annotations
 
 import sys
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
@@ -22,20 +22,20 @@ import typer
 from fetched_texts import documents
 
 import qkv
-from qkv.api.runs import parameters_of
-from qkv.api.span_filling import pretrain_text_to_text
+from qkv.api.language import train_language_model
 from qkv.api.training import read_result
 from qkv.data.plan import RowCount
 from qkv.data.tokenizer import TextTokenizer
 from qkv.errors import QkvError
 from qkv.files import read_json, write_json
+from qkv.models.catalogue import count_parameters, find_family
+from qkv.models.head_choice import HeadChoice
 from qkv.train.optimizers import adamw
-from qkv.train.schedules import InverseSquareRoot
+from qkv.train.schedules import Cosine
 
 VOCABULARY = 8000
 EVALUATIONS = 20
 WARMUP = 200
-CAPACITY_FACTOR = 2.0  # the largest of [fedus2022 tab.1]: here it counts in each text, where words come in clusters
 
 
 @dataclass(frozen=True)
@@ -69,33 +69,34 @@ class Job(NamedTuple):
 def main(
     corpora: Annotated[Path, typer.Option(help="folder that `make corpora` filled")],
     out: Annotated[Path, typer.Option(help="folder for all runs")],
-    experts: Annotated[str, typer.Option(help="how many, for each Switch Transformer")] = "8,32",
-    seeds: int = 2,
+    experts: Annotated[str, typer.Option(help="how many, for each model that has them")] = "8,32",
+    seeds: Annotated[int, typer.Option(help="of each model")] = 2,
     steps: Annotated[int, typer.Option(help="of each run")] = 2000,
-    rows: Annotated[int, typer.Option(help="texts of a batch")] = 64,
-    length: Annotated[int, typer.Option(help="tokens of a text")] = 256,
-    width: int = 256,
-    layers: Annotated[int, typer.Option(help="of the encoder, and of the decoder")] = 4,
-    learning_rate: float = 1e-3,
+    rows: Annotated[int, typer.Option(help="of a batch")] = 64,
+    length: Annotated[int, typer.Option(help="tokens of a row")] = 256,
+    width: Annotated[int, typer.Option(help="of all models")] = 256,
+    layers: Annotated[int, typer.Option(help="of all models")] = 6,
+    learning_rate: Annotated[float, typer.Option(help="the highest")] = 1e-3,
     workers: Annotated[int, typer.Option(help="runs side by side")] = 3,
-    precision: Literal["float32", "bfloat16"] = "bfloat16",
-    device: str = "auto",
+    precision: Annotated[Literal["float32", "bfloat16"], typer.Option(help="of the products")] = "bfloat16",
+    device: Annotated[str, typer.Option(help="cuda, cpu or auto")] = "auto",
 ) -> None:
-    sizes = {
-        "width": width, "key_width": 64, "hidden": 4 * width, "heads": max(1, width // 64),
-        "encoder_layers": layers, "decoder_layers": layers, "dropout": 0.0,
-    }  # fmt: skip
+    none = {"dropout": 0.0, "embedding_dropout": 0.0, "attention_dropout": 0.0}
+    sizes = {"width": width, "hidden": 4 * width, "heads": max(1, width // 64), "layers": layers, **none}
     plan = Plan(corpora, out, steps, rows, length, sizes, learning_rate, precision, device)
     texts = documents(corpora)
     out.mkdir(parents=True, exist_ok=True)
-    qkv.NewTokenizer("bpe", VOCABULARY).train(texts["train"]).save(plan.tokenizer)
+    if not plan.tokenizer.exists():
+        qkv.NewTokenizer("bpe", VOCABULARY).train(texts["train"]).save(plan.tokenizer)
     choices = [0, *(int(each) for each in experts.split(","))]
     jobs = [Job(each, seed) for seed in range(seeds) for each in reversed(choices)]  # the slowest first
+    to_do = [job for job in jobs if not finished(plan, job)]
     if workers == 1:
-        runs = list(map(partial(learn, plan), jobs))
+        for job in to_do:
+            learn(plan, job)
     else:
         with ProcessPoolExecutor(workers, get_context("spawn")) as processes:
-            runs = list(processes.map(partial(learn, plan), jobs))
+            list(processes.map(partial(learn, plan), to_do))
     session = read_json(out / jobs[0].name / "run.json")["sessions"][-1]
     write_json(
         out / "result.json",
@@ -106,14 +107,14 @@ def main(
             "documents": {part: len(some) for part, some in texts.items()},
             "sizes": sizes,
             "seeds": seeds,
-            "runs": sorted(runs, key=lambda run: (run["experts"], run["seed"])),
+            "runs": [told(plan, job) for job in sorted(jobs)],
             "recipe": {
                 "updates of a run": steps,
-                "texts of a batch": rows,
-                "tokens of a text": f"at most {length}, of {VOCABULARY} kinds",
-                "cut out": "15% of the tokens, in stretches of 3 on average",
-                "experts": f"in every other block, of {CAPACITY_FACTOR} times an even share of each text",
-                "optimizer": f"adamw, rate {learning_rate}, warm-up of {WARMUP} updates, then the inverse square root",
+                "rows of a batch": rows,
+                "tokens of a row": f"{length}, of {VOCABULARY} kinds",
+                "experts": "in every other block, as many tokens for each as come",
+                "optimizer": f"adamw, betas 0.9 and 0.95, rate {learning_rate}, decay 0.1",
+                "schedule": f"warm-up of {WARMUP} updates, then a cosine to a tenth",
                 "dropout": 0.0,
                 "precision": precision,
             },
@@ -122,17 +123,20 @@ def main(
     print((out / "result.json").read_text(encoding="utf-8"))
 
 
-def learn(plan: Plan, job: Job) -> dict[str, Any]:
-    """One run; all of a seed begin with the same order of texts and the same gaps."""
+def finished(plan: Plan, job: Job) -> bool:
+    folder = plan.out / job.name
+    return (folder / "run.json").exists() and read_result(folder).step == plan.steps
+
+
+def learn(plan: Plan, job: Job) -> None:
+    """One run; all of a seed begin with the same order of texts."""
     texts = documents(plan.corpora)
-    with_experts = {"experts": job.experts, "capacity_factor": CAPACITY_FACTOR} if job.experts else {}
-    model = pretrain_text_to_text(
+    train_language_model(
         texts["train"],
         plan.out / job.name,
         valid=texts["valid"],
         tokenizer=TextTokenizer.load(plan.tokenizer),
-        family="switch" if job.experts else "t5",
-        sizes={**plan.sizes, **with_experts},
+        sizes={**plan.sizes, **({"experts": job.experts} if job.experts else {})},
         length=plan.length,
         batching=RowCount(plan.rows),
         settings=qkv.TrainSettings(
@@ -143,20 +147,24 @@ def learn(plan: Plan, job: Job) -> dict[str, Any]:
             seed=job.seed,
             keep=1,
         ),
-        optimizer=partial(adamw, learning_rate=plan.rate, weight_decay=0.01),
-        schedule=InverseSquareRoot(warmup=WARMUP),
+        optimizer=partial(adamw, learning_rate=plan.rate, betas=(0.9, 0.95), weight_decay=0.1),
+        schedule=Cosine(warmup=WARMUP, floor=0.1),
     )
-    result = read_result(plan.out / job.name)
+
+
+def told(plan: Plan, job: Job) -> dict[str, Any]:
+    folder = plan.out / job.name
+    result, config = read_result(folder), read_json(folder / "config.json")
+    sizes = find_family(config["family"]).sizes(config["sizes"])
     return {
         "experts": job.experts,
         "seed": job.seed,
         "folder": job.name,
-        "parameters": parameters_of(model.model),
+        "parameters": count_parameters(config["family"], sizes, HeadChoice("language")),
         "steps": result.step,
         "tokens": result.tokens,
         "flops": result.flops,
         "seconds": result.seconds,
-        "sizes": asdict(model.model.sizes),
     }
 
 

@@ -124,10 +124,10 @@ def page(result: dict[str, Any]) -> str:
 
 *Written by `recipes/switch_report.py` from the runs beside this page; the figures are theirs.*
 
-{result["documents"]["train"]:,} documents (reviews, articles, addresses, novels) with gaps to fill. All models have
-{sizes["encoder_layers"]} + {sizes["decoder_layers"]} layers of {sizes["width"]}; a Switch Transformer has experts in every other
-block, each as large as the feed-forward of the dense model (a T5), and a token uses one of them. So all of them compute the
-same for a token, but for the router. {result["seeds"]} seeds each; curves and figures are their means.
+{result["documents"]["train"]:,} documents (reviews, articles, addresses, novels) to go on with. All models have {sizes["layers"]}
+layers of {sizes["width"]}; those with experts have them in every other block, each as large as the feed-forward of the dense model
+(a GPT), and a token uses one of them. So all of them compute the same for a token, but for the router. {result["seeds"]} seeds
+each; curves and figures are their means.
 {made_by(result["versions"], result["device"])}
 
 {verdict(curves, apart)}
@@ -138,7 +138,7 @@ same for a token, but for the router. {result["seeds"]} seeds each; curves and f
 
 ![Loss against updates](switch/loss.png)
 
-The paper counts the same way, at another scale: its Switch-Base of 64 experts is after 60k steps where T5-Base is after 450k.
+The paper counts the same way, at another scale and with gaps to fill (`[fedus2022 §3.1]`).
 
 ![How many times fewer updates a Switch needs for the loss that the dense model has after so many](switch/speed_up.png)
 
