@@ -2,8 +2,8 @@
 
     python bench/attention_gpu.py
 
-Peers: SDPA's FlashAttention-2 backend, SDPA's cuDNN backend, and compiled FlexAttention for windows. A dense peer
-computes a pattern's rows without the pattern: that is what skipping is measured against.
+Peers: SDPA's FlashAttention-2 and cuDNN backends. A dense peer computes a pattern's rows without the pattern: that is
+what skipping is measured against.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import torch.nn.functional as F
 from gpu import milliseconds, report
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 from qkv.parts.attention.kernels.flash import flash
 from qkv.parts.attention.visibility import Causal, Chunks, Fixed, GlobalTokens, Mask, Rule, Strided, Tokens, Window
@@ -52,15 +51,6 @@ def ours(rule: Rule, slots: int) -> Attend:
     return lambda q, k, v: flash(q, k, v, mask)
 
 
-def flex_window(slots: int, window: int) -> Attend:
-    def seen(row: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        return (query >= key) & (query - key < window)
-
-    blocks = create_block_mask(seen, None, None, slots, slots, device="cuda")
-    attend = torch.compile(flex_attention, dynamic=False)
-    return lambda q, k, v: attend(q, k, v, block_mask=blocks)
-
-
 def measured(attend: Attend, b: int, h: int, n: int, d: int) -> Times:
     q, k, v = (torch.randn(b, n, h, d, device="cuda", dtype=torch.bfloat16).transpose(1, 2) for _ in range(3))
     with torch.no_grad():
@@ -93,7 +83,7 @@ def main() -> None:
         times = {name: measured(way, b, h, n, d) for name, way in ways.items()}
         rows += compared("look-ahead", (b, h, n, d), 4 * b * h * d * n * (n + 1) / 2, times)
     for b, h, n, d in LONG_ROWS:
-        ways = {"qkv flash": ours(Causal() & Window(WINDOW), n), "FlexAttention": flex_window(n, WINDOW)}
+        ways = {"qkv flash": ours(Causal() & Window(WINDOW), n)}
         ways |= {f"{name}, dense": sdpa(backend) for name, backend in PEERS.items()}
         times = {name: measured(way, b, h, n, d) for name, way in ways.items()}
         flops = 4 * b * h * d * (n * WINDOW - WINDOW * (WINDOW - 1) / 2)
