@@ -28,6 +28,21 @@ TITLES = {
         "The networks of [BERT in small](results/bert.md) alone, on rows of token numbers: half the layers, nearly "
         "half the time. The reference library's BERT of the teacher's sizes stands beside the teacher.",
     ),
+    "attention_gpu": (
+        "Attention on a GPU",
+        "Our own FlashAttention ([derived here](flash-attention.md)) under a look-ahead mask beside torch's kernels, in "
+        "windows of 512 and in the patterns of the Sparse Transformer and its kin beside dense attention over the same "
+        "rows. cuDNN's kernel is faster than ours where nothing is hidden, so that is where torch's kernels serve.",
+    ),
+    "lsh_gpu": (
+        "Hashed attention on a GPU",
+        "The call alone and a whole layer of width 512, beside torch's fastest dense kernel and the reference library's "
+        "Reformer; [curves](results/reformer.md). Short rows are bound by the host that launches the programs.",
+    ),
+    "reversible_gpu": (
+        "Reversible layers on a GPU",
+        "Memory of activations by depth, beside the same blocks with what autograd keeps; time is what it costs.",
+    ),
     "linear_gpu": (
         "Attention that is linear in length, on a GPU",
         "Random features and Linformer from 4,096 to 262,144 tokens against torch's dense kernels, then Linformer's "
@@ -60,9 +75,9 @@ TITLES = {
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    columns = list(rows[0])
+    columns = list(dict.fromkeys(column for row in rows for column in row))
     lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
-    return "\n".join(lines + ["| " + " | ".join(str(row[column]) for column in columns) + " |" for row in rows])
+    return "\n".join(lines + ["| " + " | ".join(str(row.get(column, "")) for column in columns) + " |" for row in rows])
 
 
 def section(name: str, title: str, text: str) -> str:
