@@ -59,6 +59,13 @@ class Prefetch:
         assert self._held is not None
         return self._held
 
+    def rewind(self, position: dict[str, Any]) -> None:
+        """Go on from another position; the batch that was held is made again when its turn comes."""
+        self.batches.load_state_dict(position)
+        self.position = self.batches.state_dict()
+        self._iterator = iter(self.batches)
+        self._held = None
+
     def fetch(self) -> None:
         """Build the next batch and start its copy; called when a step was launched, while the device is at work."""
         if self._held is not None:

@@ -1,0 +1,80 @@
+"""A run in progress: what trains, where it stands, and how it is written down."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from qkv.errors import QkvError
+from qkv.train.average import MovingAverage
+from qkv.train.evaluation import finite_or_none
+from qkv.train.meter import Meter, Stopwatch
+from qkv.train.prefetch import Batches, Prefetch
+from qkv.train.reporter import Reporter
+from qkv.train.run_folder import RunFolder
+from qkv.train.settings import TrainSettings
+from qkv.train.state import TrainState
+
+WHAT_HELPS = "A lower learning rate, a longer warm-up or precision float32 usually helps."
+
+
+class Session:
+    """All that a checkpoint holds, and the folder and the person that are told of it."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        batches: Batches,
+        settings: TrainSettings,
+        run: RunFolder,
+        reporter: Reporter,
+        counted: str,
+    ) -> None:
+        self.device = settings.torch_device()
+        self.model, self.optimizer, self.settings = model, optimizer, settings
+        self.run, self.reporter = run, reporter
+        self.counted = counted  # what the objective counts: tokens, texts
+        self.moving = None if settings.ema is None else MovingAverage(model, settings.ema)
+        self.batches = Prefetch(batches, self.device)
+        self.state = TrainState()
+        self.stopwatch = Stopwatch(self.device)
+        self.meter = Meter(self.device, self.stopwatch)
+        self.saved_at: int | None = None  # the step of the newest checkpoint
+
+    def progress(self) -> float:
+        """The share of the budget that is used."""
+        return self.settings.progress(self.state.step, self.stopwatch.seconds, self.state.flops)
+
+    def close_window(self, rate: float) -> None:
+        state = self.state
+        record = {"kind": "train", "step": state.step, "tokens": state.tokens, "flops": state.flops}
+        self.publish(self.meter.close_window({**record, "counted": self.counted, "learning_rate": rate}))
+
+    def publish(self, records: list[dict[str, Any]]) -> None:
+        """Write down and show what the meter read back; too many skipped updates end the run."""
+        for record in records:
+            self.run.record(record)
+            spent = (record["step"], record["seconds"], record["flops"])
+            self.reporter.train(record, self.settings.progress(*spent))
+        if self.meter.longest_skip >= self.settings.tolerate:
+            raise QkvError(
+                f"Training stopped near step {self.state.step}: loss or gradient was not finite in "
+                f"{self.meter.longest_skip} updates in a row. {WHAT_HELPS}"
+            )
+
+    def record(self, kind: str, figures: Mapping[str, float | None], **more: Any) -> None:
+        finite = finite_or_none({name: value for name, value in figures.items() if value is not None})
+        self.run.record(
+            {
+                "kind": kind,
+                "step": self.state.step,
+                "tokens": self.state.tokens,
+                "flops": self.state.flops,
+                "seconds": round(self.stopwatch.seconds, 3),
+                "wall_seconds": round(self.stopwatch.seconds + self.stopwatch.paused_seconds, 3),
+                "figures": finite,
+                **more,
+            }
+        )
