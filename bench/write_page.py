@@ -31,13 +31,14 @@ TITLES = {
     "attention_gpu": (
         "Attention on a GPU",
         "Our own FlashAttention ([derived here](flash-attention.md)) under a look-ahead mask beside torch's kernels, "
-        "in windows of 512 and in the patterns of the Sparse Transformer and its kin beside dense attention over the same "
-        "rows. cuDNN's kernel is faster than ours where nothing is hidden, so that is where torch's kernels serve.",
+        "in windows of 512 and in the patterns of the Sparse Transformer and its kin beside dense attention over the "
+        "same rows. cuDNN's kernel is faster than ours where nothing is hidden, so that is where torch's kernels serve.",
     ),
     "lsh_gpu": (
         "Hashed attention on a GPU",
         "The call alone and a whole layer of width 512, beside torch's fastest dense kernel and the reference "
-        "library's Reformer; [curves](results/reformer.md). Short rows are bound by the host that launches the programs.",
+        "library's Reformer; [curves](results/reformer.md). Short rows are bound by the host that "
+        "launches the programs.",
     ),
     "reversible_gpu": (
         "Reversible layers on a GPU",
