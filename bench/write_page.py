@@ -32,7 +32,7 @@ TITLES = {
         "Attention on a GPU",
         "Our own FlashAttention ([derived here](flash-attention.md)) under a look-ahead mask beside torch's kernels, "
         "in windows of 512 and in the patterns of the Sparse Transformer and its kin beside dense attention over the "
-        "same rows. cuDNN's kernel is faster than ours where nothing is hidden, so that is where torch's kernels serve.",
+        "same rows. cuDNN's kernel is faster than ours where nothing is hidden, so torch's kernels serve there.",
     ),
     "lsh_gpu": (
         "Hashed attention on a GPU",
