@@ -1,17 +1,13 @@
-"""Optimizers: Adam as published, and AdamW with a clear rule for which parameters decay."""
+"""Which parameters decay, and which learn more slowly than others: the same rules for every optimizer."""
 
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch import nn
 
 from qkv.errors import QkvError
 from qkv.parts.embed import TokenEmbedding
 from qkv.parts.position import Learned, Learned2D, RelativeBuckets
-
-# Devices whose kernel updates all parameters in one launch, and can skip an update without asking the host.
-FUSED_DEVICES = {"cpu", "cuda", "mps", "xpu"}
 
 # Modules whose weight is a table looked up by index.
 TABLES = (nn.Embedding, TokenEmbedding, Learned, Learned2D, RelativeBuckets)
@@ -37,48 +33,36 @@ def decay_everything(module: nn.Module, name: str, parameter: nn.Parameter) -> b
     return True
 
 
-def adam(
-    model: nn.Module,
-    *,
-    learning_rate: float = 1e-3,
-    betas: tuple[float, float] = (0.9, 0.999),
-    epsilon: float = 1e-8,
-) -> torch.optim.Adam:
-    """Adam with its paper's defaults [kingma2015 alg.1]; the Transformer took .9, .98 and 1e-9 [vaswani2017 §5.3]."""
-    parameters = [parameter for _, parameter in _trainable(model)]
-    return torch.optim.Adam(parameters, lr=learning_rate, betas=betas, eps=epsilon, fused=_can_fuse(model))
-
-
-def adamw(
-    model: nn.Module,
-    *,
-    learning_rate: float = 1e-3,
-    weight_decay: float = 0.01,
-    betas: tuple[float, float] = (0.9, 0.999),
-    epsilon: float = 1e-8,
-    decays: DecayRule = decay_matrices,
-    rates: RateRule | None = None,
-) -> torch.optim.AdamW:
-    """Adam with decay taken from the weights and not from the gradient [loshchilov2019 alg.2].
-
-    With `rates` some parameters learn more slowly than others.
-    """
-    groups = decay_groups(model, weight_decay, decays)
-    if rates is not None:
-        groups = rate_groups(model, groups, learning_rate, rates)
-    return torch.optim.AdamW(groups, lr=learning_rate, betas=betas, eps=epsilon, fused=_can_fuse(model))
-
-
 def decay_groups(model: nn.Module, weight_decay: float, decays: DecayRule = decay_matrices) -> list[dict[str, Any]]:
     """Two parameter groups, what decays and what does not; an empty one is left out."""
     owners = dict(model.named_modules())
     decaying: list[nn.Parameter] = []
     resting: list[nn.Parameter] = []
-    for name, parameter in _trainable(model):
+    for name, parameter in trainable(model):
         owner, _, own_name = name.rpartition(".")
         (decaying if decays(owners[owner], own_name, parameter) else resting).append(parameter)
     groups = [{"params": decaying, "weight_decay": weight_decay}, {"params": resting, "weight_decay": 0.0}]
     return [group for group in groups if group["params"]]
+
+
+def cut_groups(
+    model: nn.Module,
+    groups: list[dict[str, Any]],
+    settings: Callable[[nn.Module, str, nn.Parameter], dict[str, Any]],
+) -> list[dict[str, Any]]:
+    """Each group cut by a further setting of its parameters, given the module that owns one, its name, and itself."""
+    owners, names = dict(model.named_modules()), {parameter: name for name, parameter in model.named_parameters()}
+    found: list[dict[str, Any]] = []
+    for group in groups:
+        cut: list[dict[str, Any]] = []
+        for parameter in group["params"]:
+            own = settings(owners[names[parameter].rpartition(".")[0]], names[parameter], parameter)
+            fitting = [each for each in cut if all(each[name] == value for name, value in own.items())]
+            if not fitting:
+                cut.append({**group, **own, "params": []})
+            (fitting or cut)[-1]["params"].append(parameter)
+        found += cut
+    return found
 
 
 def rate_groups(
@@ -96,15 +80,9 @@ def rate_groups(
     ]
 
 
-def _trainable(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
+def trainable(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
     """Each parameter once, under its first name, however many modules share it."""
     named = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
     if not named:
         raise QkvError("The model has no trainable parameter, so there is nothing to optimise.")
     return named
-
-
-def _can_fuse(model: nn.Module) -> bool:
-    return all(
-        parameter.device.type in FUSED_DEVICES and parameter.is_floating_point() for parameter in model.parameters()
-    )
