@@ -14,6 +14,7 @@ from qkv.parts.attention.blocks import TILE, WORD, TileMap
 from qkv.parts.attention.kernels import flash_backward_programs as programs
 from qkv.parts.attention.kernels import flash_programs
 from qkv.parts.attention.kernels.flash_tiled import like_a_stream
+from qkv.parts.attention.kernels.launch_triton import launch
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ class Steps:
 
     @property
     def options(self) -> dict[str, int]:
-        return {"M": self.queries, "N": self.keys, "num_warps": self.warps, "num_stages": self.stages}
+        return {"num_warps": self.warps, "num_stages": self.stages}
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class Layout:
     lines: int  # rows times query heads
     key_lines: int
     strides: tuple[int, ...]  # of rows, heads and slots: q, k, v
-    heads: tuple[int, int]  # query heads, and how many share a key
+    sizes: tuple[int, int, int, int]  # query heads, how many share a key, queries, keys
     widths: tuple[int, int]
     constants: dict[str, object]
     forward: Steps
@@ -65,8 +66,9 @@ def layout_of(
     }
     large = dtype == torch.float32 or d > 128
     return Layout(
-        queries, keys, b * h, b * key_heads, tuple(step for each in strides for step in each[:3]), (h, h // key_heads),
-        (d, e), constants, forward_steps(d, large), backward_keys_steps(d, large), backward_queries_steps(d, large),
+        queries, keys, b * h, b * key_heads, tuple(step for each in strides for step in each[:3]),
+        (h, h // key_heads, queries, keys), (d, e), constants,
+        forward_steps(d, large), backward_keys_steps(d, large), backward_queries_steps(d, large),
     )  # fmt: skip
 
 
@@ -90,11 +92,14 @@ def forward(
     log_sum = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
     layout = _layout(q, k, v, reach)
     steps = layout.forward
-    flash_programs.forward[(-(-layout.queries // steps.queries), layout.lines)](
-        q, k, v, q if bias is None else bias, o, log_sum, *_reach(reach, q, of_queries=True), *layout.strides,
-        *_bias_strides(bias), *layout.heads, layout.queries, layout.keys, *_numbers(reach), scale, *layout.widths,
-        BIASED=bias is not None, **layout.constants, **steps.options,
-    )  # fmt: skip
+    launch(
+        flash_programs.forward,
+        (-(-layout.queries // steps.queries), layout.lines),
+        (q, k, v, q if bias is None else bias, o, log_sum, *_reach(reach, q, of_queries=True)),
+        (*layout.strides, *_bias_strides(bias), *layout.sizes, *_numbers(reach), scale, *layout.widths),
+        {"BIASED": bias is not None, **layout.constants, "M": steps.queries, "N": steps.keys},
+        **steps.options,
+    )
     return o, log_sum
 
 
@@ -114,10 +119,15 @@ def backward(
     q, k, v = _rows_in_line(q), _rows_in_line(k), _rows_in_line(v)
     above = from_above.transpose(1, 2).contiguous().transpose(1, 2)  # [b h q e], as a stream lies in memory
     layout = _layout(q, k, v, reach)
-    (heads, _), (d, e) = layout.heads, layout.widths
+    (d, e), heads = layout.widths, layout.sizes[0]
     difference = torch.empty_like(log_sum)
-    programs.difference_of[(-(-layout.queries // TILE), layout.lines)](
-        o, above, difference, heads, layout.queries, e, M=TILE, E=layout.constants["E"]
+    launch(
+        programs.difference_of,
+        (-(-layout.queries // TILE), layout.lines),
+        (o, above, difference),
+        (heads, layout.queries, e),
+        {"M": TILE, "E": layout.constants["E"]},
+        num_warps=4,
     )
     if to_log_sum is not None:
         difference -= to_log_sum
@@ -125,18 +135,26 @@ def backward(
     dbias = None if bias is None else torch.zeros_like(bias, dtype=torch.float32)
     strides = (*layout.strides, *_bias_strides(bias))
     given = (q, k, v, q if bias is None else bias, above, log_sum, difference)
-    sizes = (*layout.heads, layout.queries, layout.keys, *_numbers(reach), scale, d, e)
+    rest = (*layout.sizes, *_numbers(reach), scale, d, e)
+    constants = {"BIASED": bias is not None, **layout.constants}
     steps = layout.backward_keys
-    programs.backward_keys[(-(-layout.keys // steps.keys), layout.key_lines)](
-        *given, dk, dv, *_reach(reach, q, of_queries=False), *strides, *sizes,
-        BIASED=bias is not None, **layout.constants, **steps.options,
-    )  # fmt: skip
+    launch(
+        programs.backward_keys,
+        (-(-layout.keys // steps.keys), layout.key_lines),
+        (*given, dk, dv, *_reach(reach, q, of_queries=False)),
+        (*strides, *rest),
+        {**constants, "M": steps.queries, "N": steps.keys},
+        **steps.options,
+    )
     steps = layout.backward_queries
-    programs.backward_queries[(-(-layout.queries // steps.queries), layout.lines)](
-        *given, dq, q if dbias is None else dbias, *_reach(reach, q, of_queries=True), *strides,
-        *_bias_strides(dbias), *sizes,
-        BIASED=bias is not None, LEARNED=dbias is not None, **layout.constants, **steps.options,
-    )  # fmt: skip
+    launch(
+        programs.backward_queries,
+        (-(-layout.queries // steps.queries), layout.lines),
+        (*given, dq, q if dbias is None else dbias, *_reach(reach, q, of_queries=True)),
+        (*strides, *_bias_strides(dbias), *rest),
+        {**constants, "LEARNED": dbias is not None, "M": steps.queries, "N": steps.keys},
+        **steps.options,
+    )
     return dq, dk, dv, dbias if bias is None or dbias is None else dbias.to(bias.dtype)
 
 
