@@ -23,7 +23,8 @@ from qkv.train.reporter import Reporter
 from qkv.train.schedules import Cosine
 from tests.train.tiny import TinyBatch, TinyBatches, TinyModel, make_batch, open_run, train_tiny
 
-TIMING = {"seconds", "wall_seconds", "tokens_per_second", "peak_memory", "step_seconds"}
+TIMING = {"seconds", "wall_seconds", "tokens_per_second", "peak_memory", "step_seconds", "data_wait", "data_wait_share",
+          "flops_utilisation"}  # fmt: skip
 PLAIN = SequenceToSequenceLoss(smoothing=0.1)
 VALIDATION = ValidationLoss(PLAIN, [make_batch(77), make_batch(78)])
 
@@ -69,7 +70,7 @@ def test_training_learns_and_leaves_a_whole_run_folder(tmp_path: Path) -> None:
     assert result.flops == 100.0 * result.tokens
     assert {"loss", "nll", "perplexity"} == result.figures.keys()
     names = {path.name for path in (tmp_path / "run").iterdir()}
-    assert names == {"run.json", "metrics.jsonl", "checkpoints", "model.safetensors"}
+    assert names == {"run.json", "metrics.jsonl", "checkpoints", "model.safetensors", "state.json"}
     saved = read_tensors(tmp_path / "run" / "model.safetensors")
     assert all(torch.equal(saved[name], parameter) for name, parameter in model.named_parameters())
     assert not model.training

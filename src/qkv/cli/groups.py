@@ -35,7 +35,13 @@ def with_groups(command: Command) -> Command:
     called.__signature__ = inspect.Signature(seen)  # type: ignore[attr-defined]  # what inspect looks for
     called.__annotations__ = {each.name: each.annotation for each in seen}
     del called.__wrapped__  # whose defaults are others
+    called.groups = {name: [field.name for field in fields(group)] for name, group in groups.items()}  # type: ignore[attr-defined]
     return called
+
+
+def groups_of(command: Command) -> dict[str, list[str]]:
+    """The names of the options of each group of a command."""
+    return dict(getattr(command, "groups", {}))
 
 
 def given(*groups: Any) -> list[str]:

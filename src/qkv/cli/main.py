@@ -9,6 +9,7 @@ import typer
 
 from qkv.cli.certify import certify
 from qkv.cli.compare import compare
+from qkv.cli.config_file import TYPED
 from qkv.cli.cost import cost
 from qkv.cli.export import convert, export
 from qkv.cli.layers import layers
@@ -68,6 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         with warnings.catch_warnings():
             warnings.showwarning = tell
+            TYPED.set(["qkv", *(sys.argv[1:] if arguments is None else arguments)])
             code = app(arguments, prog_name="qkv", standalone_mode=False)  # the code of a typer.Exit, else None
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else int(stop.code is not None)

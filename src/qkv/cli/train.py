@@ -2,6 +2,8 @@
 
 import typer
 
+from qkv.cli.config_file import configurable
+from qkv.cli.groups import Command
 from qkv.cli.train_captions import captions
 from qkv.cli.train_images import images
 from qkv.cli.train_objects import objects
@@ -16,24 +18,31 @@ from qkv.cli.train_tasks import classify, pairs, sentiment, tag
 from qkv.cli.train_text import lm, mlm
 
 train = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
-train.command("text-to-text", short_help="Learn to turn one text into another: translate, summarise, …")(text_to_text)
-train.command("lm", short_help="Learn to go on with texts.")(lm)
-train.command("mlm", short_help="Learn what hidden words were, as BERT did.")(mlm)
-train.command("t5", short_help="Learn to fill gaps in texts, as T5 did.")(t5)
-train.command("classify", short_help="Learn the label of a text.")(classify)
-train.command("sentiment", short_help="Learn to tell good reviews from bad ones.")(sentiment)
-train.command("pairs", short_help="Learn how two texts stand to each other.")(pairs)
-train.command("rate", short_help="Learn a number for a text, or for two.")(rate)
-train.command("tag", short_help="Learn the tag of every word.")(tag)
-train.command("answer", short_help="Learn where the answer to a question stands.")(answer)
-train.command("embed", short_help="Learn vectors that are alike where texts are.")(embed)
-train.command("images", short_help="Learn what pictures show.")(images)
-train.command("sounds", short_help="Learn what is heard.")(sounds)
-train.command("frames", short_help="Learn from sound alone what hidden frames were, as wav2vec 2.0 did.")(frames)
-train.command("speech", short_help="Learn to write down speech.")(speech)
-train.command("patches", short_help="Learn from pictures without labels what hidden patches were.")(patches)
-train.command("captions", short_help="Learn which texts go with which pictures, as CLIP did.")(captions)
-train.command("objects", short_help="Learn to find things in pictures, as DETR does.")(objects)
+
+
+def task(name: str, command: Command, summary: str) -> None:
+    """Every task takes a file of options and keeps what it was told."""
+    train.command(name, short_help=summary)(configurable(command))
+
+
+task("text-to-text", text_to_text, "Learn to turn one text into another: translate, summarise, …")
+task("lm", lm, "Learn to go on with texts.")
+task("mlm", mlm, "Learn what hidden words were, as BERT did.")
+task("t5", t5, "Learn to fill gaps in texts, as T5 did.")
+task("classify", classify, "Learn the label of a text.")
+task("sentiment", sentiment, "Learn to tell good reviews from bad ones.")
+task("pairs", pairs, "Learn how two texts stand to each other.")
+task("rate", rate, "Learn a number for a text, or for two.")
+task("tag", tag, "Learn the tag of every word.")
+task("answer", answer, "Learn where the answer to a question stands.")
+task("embed", embed, "Learn vectors that are alike where texts are.")
+task("images", images, "Learn what pictures show.")
+task("sounds", sounds, "Learn what is heard.")
+task("frames", frames, "Learn from sound alone what hidden frames were, as wav2vec 2.0 did.")
+task("speech", speech, "Learn to write down speech.")
+task("patches", patches, "Learn from pictures without labels what hidden patches were.")
+task("captions", captions, "Learn which texts go with which pictures, as CLIP did.")
+task("objects", objects, "Learn to find things in pictures, as DETR does.")
 
 
 @train.callback()

@@ -54,7 +54,7 @@ def train(
     """
     if settings.flops is not None and flops_per_token == 0:
         raise QkvError("A budget of FLOPs needs a training that counts them: give steps or minutes here.")
-    with reporter or Reporter() as shown:
+    with reporter or Reporter() as shown, run.watched_by(shown.watchers):
         watch = LayerWatch(model) if settings.gradient_norms else None
         model.to(settings.torch_device())
         stepper = Stepper(model, objective, optimizer, settings, flops_per_token)
@@ -65,7 +65,7 @@ def train(
                 "optimizer": describe(optimizer),
                 "schedule": describe(schedule),
             },
-            provenance(settings.torch_device()),
+            provenance(settings.torch_device(), None if run.resumes else model),
         )
         session = Session(model, optimizer, batches, settings, run, shown, getattr(objective, "counts", "tokens"))
         seed_everything(settings.seed)

@@ -65,16 +65,20 @@ class _Pending:
 
     record: dict[str, Any]
     counts: list[int]
-    numbers: Tensor  # [2 n] summed losses, gradient norms
+    flops: float
+    beside: list[str]  # names of the m figures that the objective told of its last batch
+    numbers: Tensor  # [2 n + m] summed losses, gradient norms, those figures
     arrived: torch.cuda.Event | None
 
 
 class Meter:
     """Collects updates into windows of `log_every` steps and makes one record of each."""
 
-    def __init__(self, device: torch.device, stopwatch: Stopwatch) -> None:
+    def __init__(self, device: torch.device, stopwatch: Stopwatch, peak: float | None = None) -> None:
+        """`peak`: operations a second that the device has at most, where they are known."""
         self.device = device
         self.stopwatch = stopwatch
+        self.peak = peak
         self.skipped = 0  # updates of the run that were not applied
         self.skipped_in_a_row = 0
         self.longest_skip = 0  # the most that were skipped in a row
@@ -82,6 +86,8 @@ class Meter:
         self._losses: list[Tensor] = []
         self._norms: list[Tensor] = []
         self._counts: list[int] = []
+        self._beside: dict[str, Tensor] = {}
+        self._flops = 0.0
         self._pending: _Pending | None = None
         self._last_seconds = stopwatch.seconds
         self._first: tuple[int, float] | None = None  # step and seconds at the end of the first window
@@ -98,6 +104,8 @@ class Meter:
         self._losses.append(update.total)
         self._norms.append(update.norm)
         self._counts.append(update.count)
+        self._beside = dict(update.beside)
+        self._flops += update.flops
 
     def close_window(self, record: dict[str, Any]) -> list[dict[str, Any]]:
         """Start reading the window back; returns the record of the window before, which has long arrived.
@@ -108,15 +116,16 @@ class Meter:
         ready = self.collect()
         if not self._counts:
             return ready
-        numbers = torch.stack([torch.stack(self._losses), torch.stack(self._norms)])  # [2 n]
+        beside = [figure.to(self._losses[0].dtype) for figure in self._beside.values()]
+        numbers = torch.stack([*self._losses, *self._norms, *beside])  # [2 n + m]
         arrived = None
         if numbers.is_cuda:
             host = torch.empty(numbers.shape, dtype=numbers.dtype, pin_memory=True)
             numbers = host.copy_(numbers, non_blocking=True)
             arrived = torch.cuda.Event()
             arrived.record(torch.cuda.current_stream(self.device))
-        self._pending = _Pending(record, self._counts, numbers, arrived)
-        self._losses, self._norms, self._counts = [], [], []
+        self._pending = _Pending(record, self._counts, self._flops, list(self._beside), numbers, arrived)
+        self._losses, self._norms, self._counts, self._beside, self._flops = [], [], [], {}, 0.0
         return ready if arrived is not None else [*ready, *self.collect()]
 
     def poll(self) -> list[dict[str, Any]]:
@@ -132,7 +141,8 @@ class Meter:
         pending, self._pending = self._pending, None
         if pending.arrived is not None:
             pending.arrived.synchronize()
-        losses, norms = pending.numbers.tolist()
+        steps, numbers = len(pending.counts), pending.numbers.tolist()
+        losses, norms, beside = numbers[:steps], numbers[steps : 2 * steps], numbers[2 * steps :]
         self.ends_finite = math.isfinite(losses[-1])
         finite = [math.isfinite(norm) for norm in norms]
         for fine in finite:
@@ -153,8 +163,21 @@ class Meter:
             "tokens_per_second": round(sum(pending.counts) / elapsed, 1) if elapsed > 0 else None,
             "skipped": self.skipped,
             "peak_memory": self.stopwatch.peak_memory,
+            **self._shares(pending, elapsed),
         }
+        if beside:
+            figures = zip(pending.beside, beside, strict=True)
+            record["experts"] = {name: value if math.isfinite(value) else None for name, value in figures}
         return [record]
+
+    def _shares(self, pending: _Pending, elapsed: float) -> dict[str, float]:
+        """How much of the device's arithmetic was used, where that is known, and of the time spent on data."""
+        found = {}
+        if self.peak and pending.flops and elapsed > 0:
+            found["flops_utilisation"] = round(pending.flops / elapsed / self.peak, 5)
+        if elapsed > 0 and "data_wait" in pending.record:
+            found["data_wait_share"] = round(min(1.0, pending.record["data_wait"] / elapsed), 5)
+        return found
 
     def state_dict(self) -> dict[str, Any]:
         """With the steps of the window still open, so that a resumed run writes the very record it would have."""
@@ -164,9 +187,11 @@ class Meter:
             "skipped_in_a_row": self.skipped_in_a_row,
             "seconds": self.stopwatch.seconds - self._last_seconds,
             "counts": self._counts,
+            "flops": self._flops,
             # As text: JSON has no way to write a NaN.
             "losses": [repr(loss.item()) for loss in self._losses],
             "norms": [repr(norm.item()) for norm in self._norms],
+            "beside": {name: repr(figure.item()) for name, figure in self._beside.items()},
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -175,6 +200,9 @@ class Meter:
         self._counts = list(state["counts"])
         self._losses = [torch.tensor(float(loss), device=self.device) for loss in state["losses"]]
         self._norms = [torch.tensor(float(norm), device=self.device) for norm in state["norms"]]
+        self._flops = state.get("flops", 0.0)  # checkpoints of earlier versions have none of these two
+        told = state.get("beside", {})
+        self._beside = {name: torch.tensor(float(figure), device=self.device) for name, figure in told.items()}
 
 
 def peak_memory(device: torch.device) -> int | None:

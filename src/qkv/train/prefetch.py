@@ -1,6 +1,7 @@
 """Batches that are already on their way to the device when the step that needs them begins."""
 
 import dataclasses
+import time
 from collections.abc import Iterator
 from typing import Any, Protocol
 
@@ -33,6 +34,7 @@ class Prefetch:
         self.batches = batches
         self.device = device
         self.position = batches.state_dict()
+        self.waited = 0.0  # seconds in which batches were made and nothing else was done
         self._iterator = iter(batches)
         self._held: Batch | None = None
         self._position_of_held = self.position
@@ -59,6 +61,11 @@ class Prefetch:
         assert self._held is not None
         return self._held
 
+    def take_waited(self) -> float:
+        """The seconds spent on batches since this was last asked."""
+        waited, self.waited = self.waited, 0.0
+        return waited
+
     def rewind(self, position: dict[str, Any]) -> None:
         """Go on from another position; the batch that was held is made again when its turn comes."""
         self.batches.load_state_dict(position)
@@ -70,6 +77,7 @@ class Prefetch:
         """Build the next batch and start its copy; called when a step was launched, while the device is at work."""
         if self._held is not None:
             return
+        began = time.perf_counter()
         batch = next(self._iterator, None)
         if batch is None:
             # The first may be the end of an epoch that a resumed run stood at; a second has nothing to give.
@@ -86,6 +94,9 @@ class Prefetch:
         else:
             with torch.cuda.stream(self._copies):
                 self._held = batch.to(self.device)
+        # A GPU works on what was launched meanwhile: it waited, and for so long at most, if nothing of that is left.
+        if self._copies is None or torch.cuda.current_stream(self.device).query():
+            self.waited += time.perf_counter() - began
 
 
 def _tensors(batch: Any) -> list[Tensor]:

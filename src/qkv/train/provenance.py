@@ -1,5 +1,7 @@
 """Where a result came from: versions, hardware, the state of the source, the command."""
 
+import hashlib
+import os
 import platform
 import subprocess
 import sys
@@ -12,22 +14,64 @@ from typing import Any
 import torch
 from torch import nn
 
+from qkv.train.origin import current_origin
+
 PACKAGES = ("qkv", "torch", "numpy", "safetensors", "tokenizers", "sacrebleu")
 
 
-def provenance(device: torch.device) -> dict[str, Any]:
-    """What someone would need to know to repeat this session."""
+def provenance(device: torch.device, model: nn.Module | None = None) -> dict[str, Any]:
+    """What someone would need to know to repeat this session; with a model, which weights it begins with."""
+    here = Path.cwd()
     return {
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": sys.argv,
+        **current_origin().record(),
+        "directory": str(here),
+        **({} if model is None else {"weights_at_start": fingerprint_of_weights(model)}),
         "versions": {"python": platform.python_version(), **_versions()},
         "hardware": {
+            "host": platform.node(),
             "system": platform.platform(),
             "threads": torch.get_num_threads(),
             "device": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine(),
+            **_of_device(device),
         },
         "git_commit": git_commit(Path(__file__).parent),
+        "git_commit_of_directory": git_commit(here),
     }
+
+
+def _of_device(device: torch.device) -> dict[str, Any]:
+    if device.type != "cuda":
+        return {"processor": _processor(), "cores": os.cpu_count()}
+    properties = torch.cuda.get_device_properties(device)
+    return {
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "memory": properties.total_memory,
+        "devices": torch.cuda.device_count(),
+        "cuda": torch.version.cuda,
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+    }
+
+
+def _processor() -> str:
+    """As its maker calls it, where the system tells."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
+
+
+def fingerprint_of_weights(model: nn.Module) -> str:
+    """A short name for these very numbers, by their names."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(model.state_dict().items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        numbers = tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy()
+        digest.update(numbers.data if numbers.size else b"")
+    return digest.hexdigest()[:16]
 
 
 def git_commit(folder: Path) -> str | None:

@@ -1,22 +1,30 @@
 """What a person sees while training: one living line in a terminal, plain lines in a file or a pipe."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
+from qkv.train.origin import current_origin
+from qkv.train.watchers import Watcher
+
 TO_GO_ON = "give the same command with --resume (in Python, resume=True)"
+TOLD_WAIT = 0.1  # share of the time from which on waiting for data is worth a word
 
 
 class Reporter:
     """Writes to standard error, so that standard output stays free for results."""
 
-    def __init__(self, console: Console | None = None, to_go_on: str = TO_GO_ON) -> None:
-        """`to_go_on` says what to do after a stop."""
+    def __init__(
+        self, console: Console | None = None, to_go_on: str = TO_GO_ON, watchers: Sequence[Watcher] | None = None
+    ) -> None:
+        """`to_go_on` says what to do after a stop; `watchers` are told every record too: by default those that the
+        command asked for."""
         self.console = console or Console(stderr=True)
+        self.watchers = current_origin().watchers if watchers is None else watchers
         self.to_go_on = to_go_on
         self._bar = Progress(
             BarColumn(bar_width=20),
@@ -47,6 +55,10 @@ class Reporter:
                 f"{duration(left)} left",
             ]
         )
+        if record.get("flops_utilisation") is not None:
+            line += f"  {record['flops_utilisation']:.0%} of the device"
+        if record.get("data_wait_share", 0.0) >= TOLD_WAIT:
+            line += f"  {record['data_wait_share']:.0%} waiting for data"
         if record["skipped"]:
             line += f"  {record['skipped']} skipped"
         if self.console.is_terminal:

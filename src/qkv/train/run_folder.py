@@ -2,20 +2,28 @@
 
 import json
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 from torch import nn
 
 from qkv.errors import QkvError
-from qkv.files import WRITE_ERRORS, read_json, write_json
+from qkv.files import WRITE_ERRORS, read_json, write_json, write_whole
 from qkv.train.checkpoint import Checkpoints
+from qkv.train.interrupts import Interrupted
+from qkv.train.origin import CONFIGURATION, current_origin
+from qkv.train.run_state import FILE as STATE
+from qkv.train.run_state import State, write_state
 from qkv.train.settings import CHANGEABLE_ON_RESUME
+from qkv.train.watchers import Watcher, Watchers
 
 FORMAT = "qkv-run-1"
 # What a run owns in its folder, and what overwriting removes; other files are left alone.
-OWNED = ("run.json", "metrics.jsonl", "checkpoints", "model.safetensors", "config.json")
+OWNED = (
+    "run.json", "metrics.jsonl", "checkpoints", "model.safetensors", "config.json", CONFIGURATION, STATE, "tensorboard",
+)  # fmt: skip
 
 # What a person calls some of the settings.
 SPOKEN = {"optimizer.groups.initial_lr": "the learning rate", "optimizer.groups.weight_decay": "the weight decay"}
@@ -44,6 +52,8 @@ class RunFolder:
         self.data_fingerprint = data_fingerprint
         self.resumes = resume
         self.checkpoints = Checkpoints(self.folder / "checkpoints")
+        self._watchers = Watchers()
+        self._begun = False
         self._make_way(resume, overwrite)
 
     def _make_way(self, resume: bool, overwrite: bool) -> None:
@@ -63,6 +73,22 @@ class RunFolder:
                 f"{self.folder} already holds a run or a model ({present[0]}): resume it (--resume), begin anew "
                 "(--overwrite) or name another folder (--out)."
             )
+
+    def watched_by(self, watchers: Sequence[Watcher]) -> Self:
+        """Who is told every record of what happens within a `with` block."""
+        self._watchers = Watchers(watchers)
+        return self
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, _: TracebackType | None) -> None:
+        """The folder says what became of the run."""
+        if self._begun:
+            state: State = "stopped" if isinstance(value, Interrupted | KeyboardInterrupt) else "failed"
+            reason = "" if value is None else str(value) or type(value).__name__
+            write_state(self.folder, "finished" if value is None else state, reason)
+        self._watchers.end()
 
     def begin(self, settings: Mapping[str, Any], session: Mapping[str, Any]) -> None:
         """Write `run.json`; on resume check first that nothing changed that would change the result."""
@@ -86,9 +112,15 @@ class RunFolder:
             sessions = before["sessions"]
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            write_json(file, {"format": FORMAT, **now, "sessions": [*sessions, dict(session)]})
+            described = {"format": FORMAT, **now, "sessions": [*sessions, dict(session)]}
+            write_json(file, described)
+            if (configuration := current_origin().configuration) is not None:
+                write_whole(self.folder / CONFIGURATION, configuration.encode())
         except OSError as error:
             raise QkvError(f"The run folder {self.folder} cannot be written ({error.strerror or error}).") from error
+        self._begun = True
+        write_state(self.folder, "running")
+        self._watchers.begin(self.folder, described)
 
     def record(self, record: Mapping[str, Any]) -> None:
         """One line of `metrics.jsonl`, there for others to read at once."""
@@ -101,6 +133,7 @@ class RunFolder:
                 f"{self.folder / 'metrics.jsonl'} cannot be written ({error.strerror or error}); "
                 "make room there and resume the run."
             ) from error
+        self._watchers.record(record)
 
     def records(self) -> list[dict[str, Any]]:
         """What `metrics.jsonl` holds; a last line that a crash cut short is left out."""

@@ -15,6 +15,7 @@ from qkv.train.reporter import Reporter
 from qkv.train.run_folder import RunFolder
 from qkv.train.settings import TrainSettings
 from qkv.train.state import TrainState
+from qkv.train.utilisation import peak_of
 
 WHAT_HELPS = "A lower learning rate, a longer warm-up or precision float32 usually helps."
 
@@ -40,7 +41,7 @@ class Session:
         self.batches = Prefetch(batches, self.device)
         self.state = TrainState()
         self.stopwatch = Stopwatch(self.device)
-        self.meter = Meter(self.device, self.stopwatch)
+        self.meter = Meter(self.device, self.stopwatch, peak_of(self.device, settings.precision))
         self.saved_at: int | None = None  # the step of the newest checkpoint
 
     def progress(self) -> float:
@@ -50,7 +51,8 @@ class Session:
     def close_window(self, rate: float) -> None:
         state = self.state
         record = {"kind": "train", "step": state.step, "tokens": state.tokens, "flops": state.flops}
-        self.publish(self.meter.close_window({**record, "counted": self.counted, "learning_rate": rate}))
+        record |= {"counted": self.counted, "learning_rate": rate, "data_wait": round(self.batches.take_waited(), 6)}
+        self.publish(self.meter.close_window(record))
 
     def publish(self, records: list[dict[str, Any]]) -> None:
         """Write down and show what the meter read back; too many skipped updates end the run."""

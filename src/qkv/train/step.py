@@ -1,7 +1,7 @@
 """One update of the weights: micro-batches forward and back, gradients averaged, clipped, applied or skipped."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +24,7 @@ class Update:
     count: int  # tokens it was summed over
     norm: Tensor  # [] of the gradient of the mean loss, before clipping; not finite means the update was skipped
     flops: float
+    beside: Mapping[str, Tensor] = field(default_factory=dict)  # [] what the objective tells of its last batch
 
 
 class Stepper:
@@ -82,7 +83,7 @@ class Stepper:
         if watch is not None:
             watch.updates()
         self.optimizer.zero_grad(set_to_none=True)
-        return Update(total, sum(counts), torch.where(torch.isfinite(total), norm, torch.nan), flops)
+        return Update(total, sum(counts), torch.where(torch.isfinite(total), norm, torch.nan), flops, loss.beside)
 
     def _apply(self, finite: Tensor) -> None:
         """Step only if loss and gradient were finite; weights, moments and their counter stay as they were if not."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
@@ -50,8 +50,9 @@ class WithExpertLosses:
         return getattr(self.task, "counts", "tokens")
 
     def __call__(self, model: nn.Module, batch: Any) -> Loss:
-        ledger = Ledger(model, [BALANCE, ROUTER_Z])
-        return self._with_theirs(self.task.measure(model, batch, ledger)["loss"], ledger)
+        ledger = Ledger(model, [BALANCE, ROUTER_Z, LOADS, DROPPED])
+        loss = self._with_theirs(self.task.measure(model, batch, ledger)["loss"], ledger)
+        return replace(loss, beside=_used(ledger))
 
     def measure(self, model: nn.Module, batch: Any) -> dict[str, Loss]:
         """All that the task measures, with the losses of experts in its loss, and how experts were used.
@@ -62,12 +63,11 @@ class WithExpertLosses:
         ledger = Ledger(model, [BALANCE, ROUTER_Z, LOADS, DROPPED])
         measured = dict(self.task.measure(model, batch, ledger))
         loss = self._with_theirs(measured["loss"], ledger)
-        used = {kind: _of_layers(ledger, kind).detach() for kind in (BALANCE, ROUTER_Z, DROPPED)}
-        used["busiest_expert"] = _of_layers(ledger, LOADS).amax(-1)
+        used = _used(ledger)
         return {
             **measured,
             "loss": loss,
-            **{name: Loss(value.mean() * loss.count, loss.count) for name, value in used.items()},
+            **{name: Loss(value * loss.count, loss.count) for name, value in used.items()},
         }
 
     def _with_theirs(self, loss: Loss, ledger: Ledger) -> Loss:
@@ -75,6 +75,13 @@ class WithExpertLosses:
         return Loss(
             loss.total + loss.count * (self.balance * balance.sum() + self.router_z * router_z.sum()), loss.count
         )
+
+
+def _used(ledger: Ledger) -> dict[str, Tensor]:
+    """How experts were used, on average over their layers. [] each"""
+    used = {kind: _of_layers(ledger, kind).detach() for kind in (BALANCE, ROUTER_Z, DROPPED)}
+    used["busiest_expert"] = _of_layers(ledger, LOADS).detach().amax(-1)
+    return {name: value.mean() for name, value in used.items()}
 
 
 def _of_layers(ledger: Ledger, kind: str) -> Tensor:

@@ -1,6 +1,7 @@
 """What every objective gives to the training loop, and what it gets from the data."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Protocol, Self
 
 import torch
@@ -15,6 +16,7 @@ class Loss:
 
     total: Tensor  # [] float32: the sum over all counted tokens
     count: int  # a number the host already knows, so that reading it never waits for the device
+    beside: Mapping[str, Tensor] = field(default_factory=dict)  # [] figures of the batch to be recorded, by name
 
 
 class Batch(Protocol):

@@ -1,0 +1,194 @@
+"""A run read back from its folder, also while it runs: what made it, what it recorded, what became of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+
+from qkv.errors import QkvError
+from qkv.files import read_json
+from qkv.train.origin import CONFIGURATION
+from qkv.train.run_folder import FORMAT
+from qkv.train.run_state import FILE as STATE
+from qkv.train.run_state import state_of
+from qkv.train.watchers import figures_of
+
+NOT_RUNS = ("checkpoints", "tensorboard")  # folders that a run makes inside its own
+
+
+@dataclass(frozen=True)
+class RunHistory:
+    """What a run folder says. Folders of earlier versions say less: what is not told is None."""
+
+    folder: Path
+    described: Mapping[str, Any]  # run.json
+    records: Sequence[Mapping[str, Any]]  # metrics.jsonl
+    noted: Mapping[str, Any] | None  # state.json
+    options: Mapping[str, Any]  # train.toml, by the names of the options alone
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        settings: Mapping[str, Any] = self.described["settings"]
+        return settings
+
+    @property
+    def session(self) -> Mapping[str, Any]:
+        """The first one, which made the run."""
+        first: Mapping[str, Any] = next(iter(self.described["sessions"]), {})
+        return first
+
+    def of_kind(self, kind: str) -> list[Mapping[str, Any]]:
+        return [record for record in self.records if record["kind"] == kind]
+
+    @cached_property
+    def state(self) -> tuple[str, str]:
+        """(running, finished, stopped or failed; why)"""
+        return state_of(self.noted, bool(self.of_kind("final")))
+
+    @property
+    def watched(self) -> tuple[str, bool]:
+        """The validation figure that decides, and whether more of it is better."""
+        train = self.settings.get("train", {})
+        return train.get("watch", "loss"), train.get("better") == "higher"
+
+    def figure(self, which: str) -> float | None:
+        """The `best` or `last` validation figure; of a finished run without evaluations none."""
+        name, higher = self.watched
+        found = [record["figures"].get(name) for record in self.of_kind("evaluation")]
+        found = [value for value in found if value is not None]
+        if not found:
+            return None
+        return found[-1] if which == "last" else max(found) if higher else min(found)
+
+    def middle(self, name: str) -> float | None:
+        """Of the windows of training, but for the first, in which all is new to the device."""
+        found = [record[name] for record in self.of_kind("train") if record.get(name) is not None]
+        return median(found[1:] or found) if found else None
+
+    def latest(self, name: str) -> Any:
+        found = [record[name] for record in self.records if record.get(name) is not None]
+        return found[-1] if found else None
+
+    def curve(self, figure: str, against: str) -> tuple[list[float], list[float]]:
+        """(where, what) of a figure such as `train/loss` or `validation/perplexity`, against steps, seconds, …"""
+        points = [
+            (record[against], value)
+            for record in self.records
+            if record["kind"] != "final" and record.get(against) is not None
+            for value in [figures_of(record).get(figure)]
+            if value is not None
+        ]
+        return [float(x) for x, _ in points], [float(y) for _, y in points]
+
+    @cached_property
+    def parameters(self) -> int | None:
+        """Of the model that was saved; None where there is none yet."""
+        try:
+            with safe_open(self.folder / "model.safetensors", "pt") as opened:
+                shapes = [opened.get_slice(name).get_shape() for name in opened.keys()]  # noqa: SIM118 (no mapping)
+        except (OSError, SafetensorError):
+            return None
+        total = 0
+        for shape in shapes:
+            size = 1
+            for side in shape:
+                size *= side
+            total += size
+        return total
+
+    @property
+    def command(self) -> str:
+        """As it was typed."""
+        return shlex.join(map(str, self.session.get("command", [])))
+
+    @property
+    def repeat(self) -> str:
+        """What repeats the run, from where the folder stands now; for runs of Python, what to run again."""
+        if (self.folder / CONFIGURATION).exists() and self.options.get("data") != "-":
+            verb, folder = str(self.options["command"]).split(), os.path.normpath(self.folder)
+            file = os.path.join(folder, CONFIGURATION)
+            return shlex.join(["qkv", *verb, "--config", file, "--out", f"{folder}-again"])
+        if self.session.get("by") == "python":
+            return f"Started from Python: run it again as {self.command}, with another folder."
+        return self.command
+
+
+def read_history(folder: Path) -> RunHistory:
+    """One run; what is broken is told in a sentence."""
+    described = read_json(folder / "run.json")
+    if not isinstance(described, dict) or described.get("format") != FORMAT:
+        raise QkvError(f"The file {folder / 'run.json'} is not the description of a {FORMAT} run.")
+    sessions = described.get("sessions")
+    whole = isinstance(described.get("settings"), dict) and isinstance(sessions, list)
+    if not whole or not all(isinstance(each, dict) for each in sessions or ()):
+        raise QkvError(f"The file {folder / 'run.json'} lacks the settings or the sessions of its run.")
+    noted = read_json(folder / STATE) if (folder / STATE).exists() else None
+    if noted is not None and not isinstance(noted, dict):
+        raise QkvError(f"The file {folder / STATE} does not hold the state of a run.")
+    return RunHistory(folder, described, _records(folder / "metrics.jsonl"), noted, _options(folder / CONFIGURATION))
+
+
+def _records(file: Path) -> list[dict[str, Any]]:
+    """All whole lines; the last one may be on its way."""
+    try:
+        lines = file.read_text(encoding="utf-8").split("\n")[:-1]
+        found = [json.loads(line) for line in lines]
+    except FileNotFoundError:
+        return []
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise QkvError(f"The file {file} holds a line that is not JSON ({error}).") from error
+    for record in found:
+        figures = isinstance(record, dict) and record.get("figures", {})
+        if not isinstance(figures, dict) or not {"kind", "step"} <= record.keys():
+            raise QkvError(f"The file {file} holds a line that is no record of a run.")
+    return found
+
+
+def _options(file: Path) -> dict[str, Any]:
+    try:
+        found = tomllib.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise QkvError(f"The file {file} is not whole TOML ({error}).") from error
+    flat = {name: value for name, value in found.items() if not isinstance(value, dict)}
+    for value in found.values():
+        flat |= value if isinstance(value, dict) else {}
+    return {"command": "", **flat}
+
+
+def is_run(folder: Path) -> bool:
+    return (folder / "run.json").is_file()
+
+
+def run_folders(folder: Path) -> Iterator[Path]:
+    """All run folders in and beneath a folder, by name; hidden ones are passed over."""
+    if not folder.is_dir():
+        raise QkvError(f"There is no folder {folder} with runs in it.")
+    for place, inner, files in os.walk(folder):
+        inner[:] = sorted(name for name in inner if not name.startswith(".") and name not in NOT_RUNS)
+        if "run.json" in files:
+            yield Path(place)
+
+
+def read_histories(folders: Sequence[Path]) -> tuple[list[RunHistory], list[str]]:
+    """(runs, a sentence for each that is broken); a folder that is no run stands for all beneath it."""
+    found: list[RunHistory] = []
+    broken: list[str] = []
+    for folder in folders:
+        for each in [folder] if is_run(folder) else run_folders(folder):
+            try:
+                found.append(read_history(each))
+            except QkvError as error:
+                broken.append(str(error))
+    return found, broken
