@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from qkv.cli.config_file import TYPED
 from qkv.cli.groups import with_groups
 from qkv.cli.train_text import CorpusOptions, read_corpus
 from qkv.errors import QkvError, nearest_or_all
@@ -89,6 +90,7 @@ def compare(
     from qkv.api.variants import Setup
     from qkv.cli.spellings import tokenizer_of
     from qkv.train.interrupts import Interrupted
+    from qkv.train.origin import Origin, started_by
     from qkv.train.reporter import Reporter
 
     spent = budget_of(budget)
@@ -108,20 +110,21 @@ def compare(
     cutter, lengths = tokenizer_of(tokenizer), lengths_of(speed_lengths)
     texts, valid = read_corpus(corpus, Reporter())
     try:
-        comparison = run_comparison(
-            texts,
-            out,
-            variants,
-            common=setup,
-            settings=settings,
-            seeds=seeds,
-            valid=valid,
-            hold_out=corpus.hold_out,
-            tokenizer=cutter,
-            length=length,
-            speed_lengths=lengths,
-            overwrite=overwrite,
-        )
+        with started_by(Origin(command=TYPED.get())):
+            comparison = run_comparison(
+                texts,
+                out,
+                variants,
+                common=setup,
+                settings=settings,
+                seeds=seeds,
+                valid=valid,
+                hold_out=corpus.hold_out,
+                tokenizer=cutter,
+                length=length,
+                speed_lengths=lengths,
+                overwrite=overwrite,
+            )
     except Interrupted as stopped:  # the loop has said where all is saved and how to go on
         raise typer.Exit(stopped.exit_code) from None
     except torch.OutOfMemoryError as error:

@@ -16,6 +16,7 @@ from qkv.cli.layers import layers
 from qkv.cli.look import look
 from qkv.cli.models import models
 from qkv.cli.run import run
+from qkv.cli.runs import runs
 from qkv.cli.train import train
 from qkv.errors import QkvError, QkvWarning
 
@@ -30,6 +31,7 @@ app.add_typer(train, name="train", short_help="Train a model on your own data.")
 app.command("run", short_help="Give a model its input, get its output.")(run)
 app.command("look", short_help="Draw where a model looks while it writes.")(look)
 app.command("layers", short_help="Draw what each layer of a training run did.")(layers)
+app.command("runs", short_help="List, compare and draw what was trained.")(runs)
 app.command("compare", short_help="Train variants within one budget and draw them side by side.")(compare)
 app.command("cost", short_help="Tell what a training will take before it is started.")(cost)
 app.command("export", short_help="Write a model as the reference library opens it.")(export)
