@@ -16,6 +16,7 @@ from qkv.errors import QkvError
 from qkv.train.adapt.lora import adaptations, merge, merged
 from qkv.train.adjust import Adjust
 from qkv.train.evaluation import Measure, ValidationLoss
+from qkv.train.find_rate import FindRate, RateFound
 from qkv.train.loop import train
 from qkv.train.objectives.expert_losses import with_expert_losses
 from qkv.train.objectives.loss import Objective
@@ -75,8 +76,12 @@ def run_training(
     """Train `use.model` and leave it, saved by `use`, in the folder with its history.
 
     `about` and `fingerprint` say what the run was made from: a resumed run must agree with them. `leave` writes what
-    must be there before the first checkpoint is worth anything, such as tokenizers.
+    must be there before the first checkpoint is worth anything, such as tokenizers. With `FindRate` for an optimizer
+    nothing is trained or written: `RateFound` is raised.
     """
+    if isinstance(optimizer, FindRate):
+        whole = with_expert_losses(use.model, objective)
+        raise RateFound(optimizer.search(use.model, whole, batches, settings, adjust))
     run = RunFolder(
         folder,
         save_model=partial(_save_whole, use),

@@ -1,7 +1,6 @@
 """`qkv train captions`: a model of one's own that compares pictures with texts, as CLIP does."""
 
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,6 +8,7 @@ import typer
 
 from qkv.cli.groups import with_groups
 from qkv.cli.train_images import CHANGES, changes_of
+from qkv.cli.train_optimizer import optimizer_in
 from qkv.cli.train_options import (
     EXAMPLES_SHOWN,
     DataOptions,
@@ -16,6 +16,7 @@ from qkv.cli.train_options import (
     divide,
     quoted,
     report,
+    schedule_of,
     settings_of,
     short,
     wanted,
@@ -159,18 +160,15 @@ def training_of(
 ) -> Any:
     from qkv.api.caption_training import CaptionTraining
     from qkv.data.plan import RowCount
-    from qkv.train.optimizers import adamw
     from qkv.train.schedules import Cosine
 
-    rate = (1e-5 if tuned else 5e-4) if run.learning_rate is None else run.learning_rate
-    if not 0 < rate < float("inf"):
-        raise QkvError(f"The learning rate must be above 0 and finite, but is {rate}.")
+    how = {"betas": (0.9, 0.98), "epsilon": 1e-6, "weight_decay": 0.2}
     return CaptionTraining(
         augment=changes_of(pictures.change, things.pixels.shape[1]),
         batching=RowCount(run.batch_rows),
         settings=settings_of(run, "accuracy" if held else None),
-        optimizer=partial(adamw, learning_rate=rate, betas=(0.9, 0.98), epsilon=1e-6, weight_decay=0.2),
-        schedule=Cosine(warmup=warmup_of(run)),  # [radford2021 §2.5]
+        optimizer=optimizer_in(run, 1e-5 if tuned else 5e-4, **how),
+        schedule=schedule_of(run, Cosine(warmup=warmup_of(run))),  # [radford2021 §2.5]
         hold_out=0.0,
         reporter=reporter,
         resume=run.resume,

@@ -1,19 +1,20 @@
 """`qkv train images`: a model of one's own that names what pictures show."""
 
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from qkv.cli.groups import with_groups
+from qkv.cli.train_optimizer import optimizer_in, tell_rate
 from qkv.cli.train_options import (
     EXAMPLES_SHOWN,
     DataOptions,
     RunOptions,
     quoted,
     report,
+    schedule_of,
     settings_of,
     wanted,
     warmup_of,
@@ -76,6 +77,7 @@ def images(data: DataOptions, run: RunOptions, pictures: PictureOptions) -> None
     from qkv.api.image_training import train_image_classifier
     from qkv.api.runs import check_folder
     from qkv.data.classes import divided_rows
+    from qkv.train.find_rate import RateFound
     from qkv.train.interrupts import Interrupted
     from qkv.train.reporter import Reporter
 
@@ -105,6 +107,8 @@ def images(data: DataOptions, run: RunOptions, pictures: PictureOptions) -> None
         )
     except Interrupted as stopped:  # the loop has said where all is saved and how to go on
         raise typer.Exit(stopped.exit_code) from None
+    except RateFound as rate:
+        tell_rate(rate.search)
     except torch.OutOfMemoryError as error:
         raise QkvError(
             f"The device ran out of memory with batches of {run.batch_rows} pictures: give fewer with --batch-rows."
@@ -233,20 +237,16 @@ def training_of(run: RunOptions, pictures: PictureOptions, rows: "ImageRows", tu
     from qkv.api.image_training import ImageTraining
     from qkv.data.augment import Mixing
     from qkv.data.plan import RowCount
-    from qkv.train.optimizers import adamw
     from qkv.train.schedules import Linear
 
-    rate = (1e-4 if tuned else 1e-3) if run.learning_rate is None else run.learning_rate
-    if not 0 < rate < float("inf"):
-        raise QkvError(f"The learning rate must be above 0 and finite, but is {rate}.")
     return ImageTraining(
         augment=changes_of(pictures.change, rows.size[1]),
         mixing=Mixing() if pictures.change == "strong" else None,
         smoothing=0.1 if pictures.change == "strong" else 0.0,
         batching=RowCount(run.batch_rows),
         settings=settings_of(run, "accuracy"),
-        optimizer=partial(adamw, learning_rate=rate),
-        schedule=Linear(warmup=warmup_of(run)),
+        optimizer=optimizer_in(run, 1e-4 if tuned else 1e-3),
+        schedule=schedule_of(run, Linear(warmup=warmup_of(run))),
         hold_out=0.0,
         reporter=reporter,
         resume=run.resume,

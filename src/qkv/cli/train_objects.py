@@ -1,19 +1,20 @@
 """`qkv train objects`: a model of one's own that finds things in pictures, as DETR does."""
 
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from qkv.cli.groups import with_groups
+from qkv.cli.train_optimizer import optimizer_in
 from qkv.cli.train_options import (
     EXAMPLES_SHOWN,
     DataOptions,
     RunOptions,
     quoted,
     report,
+    schedule_of,
     settings_of,
     warmup_of,
     watched,
@@ -139,12 +140,8 @@ def training_of(run: RunOptions, things: ObjectOptions, tuned: bool, held: bool,
     from qkv.api.detection_training import DetectionTraining
     from qkv.data.plan import RowCount
     from qkv.train.adapt.backbone import BackboneRate
-    from qkv.train.optimizers import adamw
     from qkv.train.schedules import WarmupStableDecay
 
-    rate = (1e-4 if tuned else 4e-4) if run.learning_rate is None else run.learning_rate
-    if not 0 < rate < float("inf"):
-        raise QkvError(f"The learning rate must be above 0 and finite, but is {rate}.")
     if not 0 <= things.mirrored <= 1:
         raise QkvError(f"The share of mirrored pictures is from 0 to 1, not {things.mirrored:g}.")
     share = (0.1 if tuned else 1.0) if things.backbone_rate is None else things.backbone_rate
@@ -152,8 +149,8 @@ def training_of(run: RunOptions, things: ObjectOptions, tuned: bool, held: bool,
         mirrored=things.mirrored,
         batching=RowCount(run.batch_rows),
         settings=replace(settings_of(run, "map" if held else None), clip=CLIP),
-        optimizer=partial(adamw, learning_rate=rate, weight_decay=1e-4, rates=BackboneRate(share)),
-        schedule=WarmupStableDecay(warmup=warmup_of(run), decay=0.3),
+        optimizer=optimizer_in(run, 1e-4 if tuned else 4e-4, weight_decay=1e-4, rates=BackboneRate(share)),
+        schedule=schedule_of(run, WarmupStableDecay(warmup=warmup_of(run), decay=0.3)),
         hold_out=0.0,
         reporter=reporter,
         resume=run.resume,

@@ -1,17 +1,16 @@
 """What the trainings of text models have in common: options, how they become values, and how a training ends."""
 
-import math
 import shlex
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 from qkv.cli.groups import BY_COMMAND
+from qkv.cli.train_optimizer import OptimizerOptions, optimizer_in, schedule_in, tell_rate
 from qkv.errors import QkvError
 
 if TYPE_CHECKING:
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from qkv.models.text_model import TextModel
     from qkv.train.adapt import LoRA
     from qkv.train.reporter import Reporter
+    from qkv.train.schedules import Schedule
     from qkv.train.settings import TrainSettings
 
 EXAMPLES_SHOWN = 5
@@ -38,7 +38,7 @@ class DataOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunOptions:
+class RunOptions(OptimizerOptions):
     out: Annotated[Path, typer.Option(help="Folder for the model and the history of its training.")] = field(
         metadata={BY_COMMAND: lambda command: Path("runs") / command}
     )
@@ -65,6 +65,12 @@ class RunOptions:
     ] = False
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in the folder.")] = False
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Begin anew where the folder holds a run.")] = False
+
+    def __post_init__(self) -> None:
+        if self.find_rate:
+            if self.resume or self.overwrite:
+                raise QkvError("--find-rate comes before a run and changes none: leave out --resume and --overwrite.")
+            object.__setattr__(self, "out", self.out.with_name(f".{self.out.name}-rate"))  # is looked for, never made
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,6 +101,8 @@ def settings_of(run: RunOptions, watch: str | None = None) -> "TrainSettings":
         gradient_norms=run.gradient_norms,
         keep=1,
         patience=10,
+        ema=run.ema,
+        average=run.average,
     )
     settings.torch_device()
     return settings if watch is None else replace(settings, watch=watch, better="higher")
@@ -107,15 +115,16 @@ def warmup_of(run: RunOptions) -> int:
 
 
 def optimizer_of(run: RunOptions, adapt: AdaptOptions, rate: float, **more: Any) -> Callable[..., Any]:
-    """AdamW with the rate that a person chose, or `rate`; lower where layers lie deeper, if asked for."""
+    """The chosen optimizer, with lower rates where layers lie deeper, if asked for."""
     from qkv.train.adapt import LayerwiseRates
-    from qkv.train.optimizers import adamw
 
-    rate = rate if run.learning_rate is None else run.learning_rate
-    if not 0 < rate < math.inf:
-        raise QkvError(f"The learning rate must be above 0 and finite, but is {rate}.")
     rates = None if adapt.layer_decay is None else LayerwiseRates(adapt.layer_decay)
-    return partial(adamw, learning_rate=rate, rates=rates, **more)
+    return optimizer_in(run, rate, rates=rates, **more)
+
+
+def schedule_of(run: RunOptions, usual: "Schedule") -> "Schedule":
+    """The chosen schedule, or the usual one of the task."""
+    return schedule_in(run, usual, warmup_of(run))
 
 
 def lora_of(adapt: AdaptOptions) -> "LoRA | None":
@@ -155,7 +164,7 @@ def fine_tuning_of(
         batching=RowCount(run.batch_rows),
         settings=settings_of(run, watch),
         optimizer=optimizer_of(run, adapt, 3e-5 if adapt.lora is None else 3e-4),
-        schedule=Linear(warmup=warmup_of(run)),
+        schedule=schedule_of(run, Linear(warmup=warmup_of(run))),
         frozen_layers=adapt.freeze,
         lora=lora_of(adapt),
         distil=distil,
@@ -193,15 +202,18 @@ def divide(
 
 @contextmanager
 def watched(run: RunOptions) -> Iterator[None]:
-    """Ctrl-C and a full device end as they should."""
+    """Ctrl-C, a full device and a search for the rate end as they should."""
     import torch
 
+    from qkv.train.find_rate import RateFound
     from qkv.train.interrupts import Interrupted
 
     try:
         yield
     except Interrupted as stopped:  # the loop has said where all is saved and how to go on
         raise typer.Exit(stopped.exit_code) from None
+    except RateFound as rate:
+        tell_rate(rate.search)
     except torch.OutOfMemoryError as error:
         raise QkvError(
             f"The device ran out of memory with batches of {run.batch_rows} rows: give fewer with --batch-rows, or "

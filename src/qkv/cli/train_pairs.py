@@ -1,6 +1,6 @@
 """`qkv train text-to-text`: a model, new or loaded, learns to turn one text into another."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -9,6 +9,7 @@ import typer
 
 from qkv.cli.groups import BY_COMMAND, with_groups
 from qkv.cli.train_attention import AttentionOptions, choice_of
+from qkv.cli.train_optimizer import OptimizerOptions, tell_rate
 from qkv.cli.train_options import (
     EXAMPLES_SHOWN,
     AdaptOptions,
@@ -16,6 +17,7 @@ from qkv.cli.train_options import (
     optimizer_of,
     quoted,
     report,
+    schedule_of,
     settings_of,
     wanted,
     warmup_of,
@@ -60,7 +62,7 @@ class NewPairModelOptions(NewModelOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PairRunOptions:
+class PairRunOptions(OptimizerOptions):
     out: Annotated[Path, typer.Option(help="Folder for the model and the history of its training.")] = field(
         metadata={BY_COMMAND: lambda command: Path("runs") / command}
     )
@@ -104,6 +106,7 @@ class PairRunOptions:
             gradient_norms=self.gradient_norms,
             resume=self.resume,
             overwrite=self.overwrite,
+            **{each.name: getattr(self, each.name) for each in fields(OptimizerOptions)},
         )
 
 
@@ -151,6 +154,7 @@ def text_to_text(
     from qkv.api.training import FAMILY, SIZES, TOKENIZER, train_text_to_text
     from qkv.cli.spellings import names_of, sizes_of, tokenizers_of
     from qkv.data.plan import TokenBudget
+    from qkv.train.find_rate import RateFound
     from qkv.train.interrupts import Interrupted
     from qkv.train.objectives.sequence_to_sequence import SequenceToSequenceLoss
     from qkv.train.reporter import Reporter
@@ -161,6 +165,7 @@ def text_to_text(
     if metric:
         settings = replace(settings, watch=metric[0], better=find_metric(metric[0]).better)
     whole = new.model is not None and adapt.lora is None  # of a model that knows something, all is changed
+    warmup = 100 if new.model is None and run.warmup is None else warmup_of(run)
     optimizer = optimizer_of(run, adapt, 1e-4 if whole else 1e-3, betas=(0.9, 0.98))
     family = new.family or FAMILY
     model = loaded(new, run, adapt, attention)
@@ -206,7 +211,7 @@ def text_to_text(
             settings=settings,
             objective=SequenceToSequenceLoss(smoothing=budget.label_smoothing),
             optimizer=optimizer,
-            schedule=Cosine(warmup=100 if new.model is None and run.warmup is None else warmup_of(run), floor=0.02),
+            schedule=schedule_of(run, Cosine(warmup=warmup, floor=0.02)),
             evaluate=Scores(held, metric or ["cer"], limit=DECODED) if held else None,
             reporter=reporter,
             resume=run.resume,
@@ -214,6 +219,8 @@ def text_to_text(
         )
     except Interrupted as stopped:  # the loop has said where all is saved and how to go on
         raise typer.Exit(stopped.exit_code) from None
+    except RateFound as rate:
+        tell_rate(rate.search)
     except torch.OutOfMemoryError as error:
         raise QkvError(
             f"The device ran out of memory with batches of {budget.batch_tokens} tokens: give fewer with "

@@ -1,7 +1,6 @@
 """`qkv train patches`: what pictures alone can teach, before anybody names what they show."""
 
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,7 +8,8 @@ import typer
 
 from qkv.cli.groups import with_groups
 from qkv.cli.train_images import PictureOptions, changes_of, place_for, sizes_in, way_in
-from qkv.cli.train_options import DataOptions, RunOptions, quoted, report, settings_of, warmup_of, watched
+from qkv.cli.train_optimizer import optimizer_in
+from qkv.cli.train_options import DataOptions, RunOptions, quoted, report, schedule_of, settings_of, warmup_of, watched
 from qkv.errors import QkvError
 
 if TYPE_CHECKING:
@@ -54,7 +54,6 @@ def patches(data: DataOptions, run: RunOptions, chosen: PatchOptions) -> None:
     from qkv.api.runs import check_folder
     from qkv.data.patch_hiding import PatchHiding
     from qkv.data.plan import RowCount
-    from qkv.train.optimizers import adamw
     from qkv.train.reporter import Reporter
     from qkv.train.schedules import Cosine
 
@@ -62,9 +61,6 @@ def patches(data: DataOptions, run: RunOptions, chosen: PatchOptions) -> None:
         raise QkvError("--length is for texts: give --side for the size of pictures.")
     if chosen.change not in CHANGES:
         raise QkvError(f"Pictures are changed in one of the ways {', '.join(CHANGES)}, not {chosen.change!r}.")
-    rate = 1e-3 if run.learning_rate is None else run.learning_rate
-    if not 0 < rate < float("inf"):
-        raise QkvError(f"The learning rate must be above 0 and finite, but is {rate}.")
     hiding = PatchHiding(chosen.hidden)
     check_folder(run.out, run.resume, run.overwrite)
     pictures = PictureOptions(
@@ -77,8 +73,8 @@ def patches(data: DataOptions, run: RunOptions, chosen: PatchOptions) -> None:
         augment=changes_of(chosen.change, rows.size[1]),
         batching=RowCount(run.batch_rows),
         settings=settings_of(run),
-        optimizer=partial(adamw, learning_rate=rate),
-        schedule=Cosine(warmup=warmup_of(run)),
+        optimizer=optimizer_in(run, 1e-3),
+        schedule=schedule_of(run, Cosine(warmup=warmup_of(run))),
         hold_out=data.hold_out,
         reporter=Reporter(),
         resume=run.resume,

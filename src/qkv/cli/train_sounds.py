@@ -1,19 +1,20 @@
 """`qkv train sounds`: a model of one's own that names what is heard."""
 
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from qkv.cli.groups import with_groups
+from qkv.cli.train_optimizer import optimizer_in, tell_rate
 from qkv.cli.train_options import (
     EXAMPLES_SHOWN,
     DataOptions,
     RunOptions,
     quoted,
     report,
+    schedule_of,
     settings_of,
     wanted,
     warmup_of,
@@ -75,6 +76,7 @@ def sounds(data: DataOptions, run: RunOptions, sounds: SoundOptions) -> None:
     from qkv.api.runs import check_folder
     from qkv.api.sound_training import train_sound_classifier
     from qkv.data.classes import divided_rows
+    from qkv.train.find_rate import RateFound
     from qkv.train.interrupts import Interrupted
     from qkv.train.reporter import Reporter
 
@@ -104,6 +106,8 @@ def sounds(data: DataOptions, run: RunOptions, sounds: SoundOptions) -> None:
         )
     except Interrupted as stopped:  # the loop has said where all is saved and how to go on
         raise typer.Exit(stopped.exit_code) from None
+    except RateFound as rate:
+        tell_rate(rate.search)
     except torch.OutOfMemoryError as error:
         raise QkvError(
             f"The device ran out of memory with batches of {run.batch_rows} sounds: give fewer with --batch-rows, or "
@@ -189,23 +193,19 @@ def training_of(run: RunOptions, sounds: SoundOptions, reader: "SoundReader | No
     from qkv.data.augment import InTurn, Noise, Roll, SpecAugment, WaveMixing
     from qkv.data.plan import RowCount
     from qkv.data.sound_features import WaveFeatures
-    from qkv.train.optimizers import adamw
     from qkv.train.schedules import Linear
 
     waves = sounds.family == "wav2vec2" if reader is None else isinstance(reader.features, WaveFeatures)
     light = InTurn((Noise(), Roll(1600 if waves else 10)))  # up to a tenth of a second
     hidden = () if waves else (SpecAugment(bands=24, frames=24),)  # [gong2021 §3.2]
     strong = InTurn((*hidden, *light.steps))
-    rate = (1e-4 if reader is not None or sounds.start else 1e-3) if run.learning_rate is None else run.learning_rate
-    if not 0 < rate < float("inf"):
-        raise QkvError(f"The learning rate must be above 0 and finite, but is {rate}.")
     return SoundTraining(
         augment={"none": None, "light": light, "strong": strong}[sounds.change],
         mixing=WaveMixing() if sounds.change == "strong" else None,
         batching=RowCount(run.batch_rows),
         settings=settings_of(run, "accuracy"),
-        optimizer=partial(adamw, learning_rate=rate),
-        schedule=Linear(warmup=warmup_of(run)),
+        optimizer=optimizer_in(run, 1e-4 if reader is not None or sounds.start else 1e-3),
+        schedule=schedule_of(run, Linear(warmup=warmup_of(run))),
         hold_out=0.0,
         reporter=reporter,
         resume=run.resume,

@@ -2,14 +2,25 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from qkv.cli.groups import with_groups
-from qkv.cli.train_options import EXAMPLES_SHOWN, DataOptions, RunOptions, quoted, report, settings_of, wanted, watched
+from qkv.cli.train_optimizer import optimizer_in
+from qkv.cli.train_options import (
+    EXAMPLES_SHOWN,
+    DataOptions,
+    RunOptions,
+    quoted,
+    report,
+    schedule_of,
+    settings_of,
+    wanted,
+    warmup_of,
+    watched,
+)
 from qkv.errors import QkvError
 
 if TYPE_CHECKING:
@@ -93,10 +104,10 @@ def frames(data: DataOptions, run: RunOptions, chosen: FrameOptions) -> None:
         reporter=Reporter(),
         resume=run.resume,
         overwrite=run.overwrite,
-        **optimizer_in(run, betas=(0.9, 0.98), epsilon=1e-6),
+        optimizer=optimizer_in(run, 5e-4, betas=(0.9, 0.98), epsilon=1e-6),
     )
-    if run.warmup is not None:
-        how = replace(how, schedule=Linear(warmup=run.warmup))
+    if run.warmup is not None or run.schedule is not None:
+        how = replace(how, schedule=schedule_of(run, Linear(warmup=warmup_of(run))))
     with watched(run):
         pretrain_on_sounds(
             stored_waves(files, features, most_seconds=MOST_SECONDS),
@@ -156,10 +167,10 @@ def speech(data: DataOptions, run: RunOptions, chosen: SpeechOptions) -> None:
         reporter=Reporter(),
         resume=run.resume,
         overwrite=run.overwrite,
-        **optimizer_in(run, betas=(0.9, 0.98)),
+        optimizer=optimizer_in(run, 3e-4, betas=(0.9, 0.98)),
     )
-    if run.warmup is not None:
-        how = replace(how, schedule=WarmupStableDecay(warmup=run.warmup, decay=0.5))
+    if run.warmup is not None or run.schedule is not None:
+        how = replace(how, schedule=schedule_of(run, WarmupStableDecay(warmup=warmup_of(run), decay=0.5)))
     sizes: Any = sizes_of("wav2vec2", chosen.size) if model is None else changes_in(chosen.size)
     with watched(run):
         trained = train_listener(rows, run.out, valid=held, model=model, sizes=sizes, features=features, how=how)
@@ -172,17 +183,6 @@ def speech(data: DataOptions, run: RunOptions, chosen: SpeechOptions) -> None:
 def refuse_length(run: RunOptions) -> None:
     if run.length is not None:
         raise QkvError("--length is for texts: sounds are as long as they are.")
-
-
-def optimizer_in(run: RunOptions, **more: Any) -> dict[str, Any]:
-    """AdamW with the rate that a person chose; what suits the task where none is."""
-    from qkv.train.optimizers import adamw
-
-    if run.learning_rate is None:
-        return {}
-    if not 0 < run.learning_rate < float("inf"):
-        raise QkvError(f"The learning rate must be above 0 and finite, but is {run.learning_rate}.")
-    return {"optimizer": partial(adamw, learning_rate=run.learning_rate, **more)}
 
 
 def changes_in(spelled: str) -> dict[str, Any]:

@@ -4,10 +4,21 @@ from qkv.train.adapt import LayerwiseRates, LoRA, add_lora, freeze, load_adapter
 from qkv.train.average import MovingAverage, average_checkpoints
 from qkv.train.checkpoint import Checkpoint, Checkpoints
 from qkv.train.evaluation import ValidationLoss
+from qkv.train.find_rate import FindRate, RateFound, RateSearch
 from qkv.train.interrupts import Interrupted
 from qkv.train.loop import train
 from qkv.train.objectives import Loss, Objective, SequenceToSequenceLoss
-from qkv.train.optimizers import adam, adamw, decay_everything, decay_matrices
+from qkv.train.optimizers import (
+    adafactor,
+    adam,
+    adamw,
+    adamw_8bit,
+    chosen_optimizer,
+    decay_everything,
+    decay_matrices,
+    lion,
+    muon,
+)
 from qkv.train.reporter import Reporter
 from qkv.train.run_folder import RunFolder
 from qkv.train.schedules import Constant, Cosine, InverseSquareRoot, Linear, Noam, Schedule, WarmupStableDecay
@@ -19,6 +30,7 @@ __all__ = [
     "Checkpoints",
     "Constant",
     "Cosine",
+    "FindRate",
     "Interrupted",
     "InverseSquareRoot",
     "LayerwiseRates",
@@ -28,6 +40,8 @@ __all__ = [
     "MovingAverage",
     "Noam",
     "Objective",
+    "RateFound",
+    "RateSearch",
     "Reporter",
     "RunFolder",
     "Schedule",
@@ -36,15 +50,20 @@ __all__ = [
     "TrainSettings",
     "ValidationLoss",
     "WarmupStableDecay",
+    "adafactor",
     "adam",
     "adamw",
+    "adamw_8bit",
     "add_lora",
     "average_checkpoints",
+    "chosen_optimizer",
     "decay_everything",
     "decay_matrices",
     "freeze",
+    "lion",
     "load_adapter",
     "merge",
+    "muon",
     "save_adapter",
     "train",
 ]

@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass
 from typing import Protocol
 
-from qkv.errors import QkvError
+from qkv.errors import QkvError, nearest_or_all
 
 
 class Schedule(Protocol):
@@ -130,3 +130,20 @@ class WarmupStableDecay(_Decay):
 
     def __call__(self, step: int, progress: float) -> float:
         return self.rise(step) * self.between(min(1.0, (1 - progress) / self.decay))
+
+
+# By the names that people use. Noam's shape, whose peak is the optimizer's own rate.
+SCHEDULES = {
+    "cosine": Cosine,
+    "linear": Linear,
+    "wsd": WarmupStableDecay,
+    "noam": InverseSquareRoot,
+    "constant": Constant,
+}
+
+
+def chosen_schedule(name: str, warmup: int = 0) -> Schedule:
+    if name not in SCHEDULES:
+        raise QkvError(f"There is no schedule called {name!r}: {nearest_or_all(name, SCHEDULES)}")
+    made: Schedule = SCHEDULES[name](warmup=warmup)
+    return made

@@ -37,7 +37,9 @@ def test_singular_values_come_near_one_and_directions_stay() -> None:
         assert own.min() > 0.3
         assert own.max() < 1.3  # [jordan2024]: the coefficients leave about 0.7 to 1.2 of what is not tiny
         middle = u.mT @ found @ vh.mT
-        torch.testing.assert_close(middle, torch.diag_embed(torch.diagonal(middle, dim1=-2, dim2=-1)), atol=1e-9, rtol=0)
+        torch.testing.assert_close(
+            middle, torch.diag_embed(torch.diagonal(middle, dim1=-2, dim2=-1)), atol=1e-9, rtol=0
+        )
 
 
 @pytest.mark.parametrize("shape", [(4, 6), (6, 4)])
@@ -101,7 +103,9 @@ def test_matrices_of_the_stack_are_muons_and_the_rest_is_adamws() -> None:
     model = small_gpt2(tied=False)
     names = {parameter: name for name, parameter in model.named_parameters()}
     groups = muon(model).param_groups
-    taken = {names[each]: group["pieces"] for group in groups if group["pieces"] is not None for each in group["params"]}
+    taken = {
+        names[each]: group["pieces"] for group in groups if group["pieces"] is not None for each in group["params"]
+    }
     block = {
         "attention.mixer.project.weight": (16, 16, 16),
         "attention.mixer.out.weight": (),

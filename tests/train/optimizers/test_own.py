@@ -1,4 +1,4 @@
-"""What holds for every optimizer: exact resume, who decays, skipped updates, autocast, accumulation, one shape or many."""
+"""What holds for every optimizer: exact resume, who decays, skipped updates, autocast, accumulation, many at once."""
 
 from collections.abc import Callable
 from functools import partial

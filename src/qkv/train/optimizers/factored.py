@@ -12,7 +12,7 @@ from qkv.train.optimizers.own import OwnOptimizer, alike, check_rates, decay
 
 
 class Adafactor(OwnOptimizer):
-    """Steps are relative to a parameter's size, clipped by their own, and remember no direction. [shazeer2018 alg.4, alg.5]
+    """Steps are relative to a parameter's size, clipped by their own, and have no momentum. [shazeer2018 alg.4, alg.5]
 
     The rate is the paper's ρ: what a step is beside the parameter's root mean square. What has more than two dimensions
     is factored over the last two.
