@@ -4,14 +4,14 @@ A query that sees every s-th key sees a whole row once tokens are laid out by th
 side by side, then 1, s + 1, …. So a stride becomes a look-ahead mask on short rows and a dilated window a window.
 Summaries, the last tokens of every block, become a short row of keys of their own. What a query sees of each factor
 is attended to by itself, and the answers are joined as a tiled softmax joins its tiles [dao2022 §3.1]: the cost is
-that of the factors, n·(s + n/s) for n tokens, not that of a table with holes.
+that of the factors, n·(s + n/s) for n tokens, not that of a table with holes. Going back, each factor makes its
+weights again from the sum over all of them, as a tile does.
 
 Shapes: b rows, h heads, n tokens, d width, s remainders.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -33,9 +33,7 @@ from qkv.parts.attention.visibility import (
 )
 from qkv.parts.attention.whole_rows import rules_of
 
-NOWHERE = -1e30  # the logarithm of a sum over nothing, finite so that differences of two exist
-Answer = tuple[Tensor, Tensor]  # attention [b h n e], and the logarithm of each softmax's sum [b h n]
-Attend = Callable[[Tensor, Tensor, Tensor, Mask], Answer]
+Answer = tuple[Tensor, Tensor]  # attention [b h n e], and the logarithm of each softmax's sum [b h n]: +∞ of nothing
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,14 +44,39 @@ class Factor:
     stride: int = 1
     summaries: Summaries | None = None  # None: all keys
 
-    def __call__(self, attend: Attend, q: Tensor, k: Tensor, v: Tensor) -> Answer:
-        length, by_rows = q.shape[2], self.mask.key.documents is not None
+    def laid_out(self, x: Tensor, filling: float = 0.0) -> Tensor:
+        """Tokens by their remainder: as rows of their own, or as heads, which a stream needs no copy for.
+
+        [b h n d] → [b·s h n/s d] or [b s·h n/s d]; what fills up the last stride is `filling`.
+        """
+        if self.stride == 1:
+            return x
+        if x.shape[2] % self.stride:
+            x = F.pad(x, (0, 0, 0, -x.shape[2] % self.stride), value=filling)
+        x = x.transpose(1, 2).unflatten(1, (-1, self.stride))  # [b n/s s h d]
+        if self.mask.key.documents is not None:
+            return x.permute(0, 2, 3, 1, 4).flatten(0, 1)
+        return x.flatten(2, 3).transpose(1, 2)
+
+    def laid_back(self, x: Tensor, length: int) -> Tensor:
+        """The inverse. [b h n d]"""
+        if self.stride == 1:
+            return x
+        if self.mask.key.documents is not None:
+            x = x.unflatten(0, (-1, self.stride)).transpose(1, 2)  # [b h s n/s d]
+        else:
+            x = x.unflatten(1, (self.stride, -1)).transpose(1, 2)  # [b h s n/s d]
+        return x.transpose(2, 3).flatten(2, 3)[:, :, :length]
+
+    def keys_of(self, x: Tensor) -> Tensor:
+        """Keys or values, those that this factor sees."""
+        return self.laid_out(x if self.summaries is None else self.summaries.of(x, 2))
+
+    def back_to_keys(self, gradient: Tensor, length: int) -> Tensor:
+        """Of all keys, from those that this factor sees. [b h n d]"""
         if self.summaries is not None:
-            k, v = self.summaries.of(k, 2), self.summaries.of(v, 2)
-        q, k, v = (_laid_out(x, self.stride, by_rows) for x in (q, k, v))
-        o, log_sum = attend(q, k, v, self.mask)
-        log_sum = log_sum.masked_fill(log_sum == torch.inf, NOWHERE)
-        return tuple(_laid_back(x, self.stride, by_rows, length) for x in (o, log_sum))  # type: ignore[return-value]
+            return self.summaries.spread(gradient, length)
+        return self.laid_back(gradient, length)
 
 
 @dataclass(frozen=True)
@@ -75,6 +98,17 @@ class Summaries(Rule):
         found = blocks.narrow(dim + 1, self.stride - self.summary, self.summary).flatten(dim, dim + 1)
         start = whole + self.stride - self.summary
         return found if start >= x.shape[dim] else torch.cat((found, x.narrow(dim, start, x.shape[dim] - start)), dim)
+
+    def spread(self, x: Tensor, length: int) -> Tensor:
+        """What `of` took from tokens of a row, back in their places, with zeros between. [b h kept d] → [b h n d]"""
+        whole, blocks = length // self.stride * self.stride, length // self.stride
+        spread = x.new_zeros(*x.shape[:2], length, x.shape[3])
+        places = spread[:, :, :whole].unflatten(2, (-1, self.stride))[:, :, :, self.stride - self.summary :]
+        places.copy_(x[:, :, : blocks * self.summary].unflatten(2, (-1, self.summary)))
+        start = whole + self.stride - self.summary
+        if start < length:
+            spread[:, :, start:] = x[:, :, blocks * self.summary :]
+        return spread
 
 
 def factors_of(mask: Mask) -> list[Factor] | None:
@@ -123,41 +157,19 @@ def _strided(mask: Mask, rule: Rule, stride: int) -> list[Factor]:
     side = mask.key
     documents = side.documents
     if documents is not None:
-        documents = _laid_out(documents[:, None, :, None], stride, by_rows=True)[:, 0, :, 0]  # [b·s n/s]
+        padded = F.pad(documents, (0, -side.size % stride))
+        documents = padded.unflatten(1, (-1, stride)).transpose(1, 2).flatten(0, 1)  # [b·s n/s]
     tokens = Tokens(-(-side.size // stride), documents=documents)
     return [Factor(Mask(rule, tokens, tokens, mask.device), stride)]
 
 
-def joined(answers: list[Answer]) -> Tensor:
-    """Each answer counts as much as the sum of its softmax. [b h n e]"""
+def joined(answers: list[Answer]) -> Answer:
+    """Each answer counts as much as the sum of its softmax. [dao2022 §3.1]"""
     o, log_sum = answers[0]
     for other, its_sum in answers[1:]:
-        o = torch.lerp(other, o, torch.sigmoid(log_sum - its_sum)[..., None].to(o.dtype))
-        log_sum = torch.logaddexp(log_sum, its_sum)
-    return o
-
-
-def _laid_out(x: Tensor, stride: int, by_rows: bool) -> Tensor:
-    """Tokens by their remainder: as rows of their own, or as heads, which a stream needs no copy for.
-
-    [b h n d] → [b·s h n/s d] or [b s·h n/s d]
-    """
-    if stride == 1:
-        return x
-    if x.shape[2] % stride:
-        x = F.pad(x, (0, 0, 0, -x.shape[2] % stride))
-    x = x.transpose(1, 2).unflatten(1, (-1, stride))  # [b n/s s h d]
-    if by_rows:
-        return x.permute(0, 2, 3, 1, 4).flatten(0, 1)
-    return x.flatten(2, 3).transpose(1, 2)
-
-
-def _laid_back(x: Tensor, stride: int, by_rows: bool, length: int) -> Tensor:
-    """The inverse, of answers [· · n/s e] or sums [· · n/s]."""
-    if stride == 1:
-        return x
-    if by_rows:
-        x = x.unflatten(0, (-1, stride)).transpose(1, 2)  # [b h s n/s ·]
-    else:
-        x = x.unflatten(1, (stride, -1)).transpose(1, 2)  # [b h s n/s ·]
-    return x.transpose(2, 3).flatten(2, 3)[:, :, :length]
+        nothing, none = log_sum == torch.inf, its_sum == torch.inf
+        share = torch.sigmoid(log_sum - its_sum).masked_fill(nothing, 0.0).masked_fill(none & ~nothing, 1.0)
+        o = torch.lerp(other, o, share[..., None].to(o.dtype))
+        both = torch.logaddexp(log_sum, its_sum)
+        log_sum = torch.where(nothing, its_sum, torch.where(none, log_sum, both))
+    return o, log_sum

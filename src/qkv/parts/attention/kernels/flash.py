@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import torch
@@ -12,7 +11,7 @@ from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
 from qkv.parts.attention.bands import Band, Runs, band_of
 from qkv.parts.attention.blocks import TileLists, TileMap, tile_map
-from qkv.parts.attention.factors import Answer, factors_of, joined
+from qkv.parts.attention.factors import Factor, factors_of, joined
 from qkv.parts.attention.kernels import flash_tiled
 from qkv.parts.attention.kernels.exact import exact
 from qkv.parts.attention.kernels.flash_tiled import like_a_stream
@@ -44,17 +43,14 @@ def flash(
     scale = q.shape[-1] ** -0.5 if scale is None else scale
     factors = factors_of(mask) if bias is None else None
     if factors is None:
-        return _attend(q, k, v, mask, bias, scale)[0]
-    attend = partial(_attend, bias=None, scale=scale)
-    return joined([factor(attend, q, k, v) for factor in factors])
+        return _Flash.apply(q, k, v, bias, *_apart(_reach(mask, q)), scale)
+    return _attend_by_factors(q, k, v, factors, scale)
 
 
-def _attend(q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Tensor | None, scale: float) -> Answer:
-    """The attention, and the logarithm of each softmax's sum: +∞ for a query that sees nothing."""
-    reach: Band | TileMap | None = band_of(mask) if q.is_cuda else None
-    if reach is None:
-        reach = tile_map(mask)
-    return _Flash.apply(q, k, v, bias, *_apart(reach), scale)
+def _reach(mask: Mask, q: Tensor) -> Band | TileMap:
+    """What is seen, in the plainest way: bands are for programs on a GPU."""
+    band = band_of(mask) if q.is_cuda else None
+    return tile_map(mask) if band is None else band
 
 
 class _Flash(torch.autograd.Function):
@@ -72,25 +68,63 @@ class _Flash(torch.autograd.Function):
         least: int,
         most: int,
         scale: float,
-    ) -> tuple[Tensor, Tensor]:
+    ) -> Tensor:
         attend = _forward if _unwatched(q) else _flash
         o, log_sum = attend(q, k, v, bias, tensors, rows, least, most, scale)
         ctx.save_for_backward(q, k, v, bias, o, log_sum, *tensors)
         ctx.numbers = rows, least, most, scale
-        ctx.set_materialize_grads(False)
-        return o, log_sum
+        return o
 
     @staticmethod
-    def backward(ctx: Any, *above: Tensor | None) -> tuple[Any, ...]:
+    def backward(ctx: Any, from_above: Tensor) -> tuple[Any, ...]:
         q, k, v, bias, o, log_sum, *tensors = ctx.saved_tensors
         rows, least, most, scale = ctx.numbers
-        from_above, to_log_sum = above
-        from_above = torch.zeros_like(o) if from_above is None else from_above
         go_back = _backward if _unwatched(q) else _flash_backward
-        dq, dk, dv, dbias = go_back(
-            q, k, v, bias, tensors, rows, least, most, scale, o, log_sum, from_above, to_log_sum
-        )  # fmt: skip
+        dq, dk, dv, dbias = go_back(q, k, v, bias, tensors, rows, least, most, scale, o, log_sum, from_above)
         return dq, dk, dv, None if bias is None else dbias, None, None, None, None, None
+
+
+@torch.compiler.disable  # factors are values of Python, and each call of a kernel is an operator by itself
+def _attend_by_factors(q: Tensor, k: Tensor, v: Tensor, factors: list[Factor], scale: float) -> Tensor:
+    return _Factors.apply(q, k, v, factors, scale)
+
+
+class _Factors(torch.autograd.Function):
+    """Several factors as one softmax: going back, each makes its weights again from the sum over all of them."""
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, factors: list[Factor], scale: float) -> Tensor:
+        attend, answers, length = _forward if _unwatched(q) else _flash, [], q.shape[2]
+        for factor in factors:
+            queries, keys, values = factor.laid_out(q), factor.keys_of(k), factor.keys_of(v)
+            o, log_sum = attend(queries, keys, values, None, *_apart(_reach(factor.mask, q)), scale)
+            answers.append((factor.laid_back(o, length), factor.laid_back(log_sum[..., None], length)[..., 0]))
+        o, log_sum = joined(answers)
+        ctx.save_for_backward(q, k, v, o, log_sum)
+        ctx.factors, ctx.scale = factors, scale
+        return o
+
+    @staticmethod
+    def backward(ctx: Any, above: Tensor) -> tuple[Any, ...]:
+        q, k, v, o, log_sum = ctx.saved_tensors
+        go_back, length = _backward if _unwatched(q) else _flash_backward, q.shape[2]
+        sums: list[Tensor] = []
+        for factor in ctx.factors:
+            queries, keys, values = factor.laid_out(q), factor.keys_of(k), factor.keys_of(v)
+            answers = factor.laid_out(o), factor.laid_out(log_sum[..., None], torch.inf)[..., 0]
+            dq, dk, dv, _ = go_back(
+                queries,
+                keys,
+                values,
+                None,
+                *_apart(_reach(factor.mask, q)),
+                ctx.scale,
+                *answers,
+                factor.laid_out(above),
+            )
+            found = [factor.laid_back(dq, length), *(factor.back_to_keys(x, length) for x in (dk, dv))]
+            sums = [mine + more for mine, more in zip(sums, found, strict=True)] if sums else found
+        return *sums, None, None
 
 
 def _unwatched(q: Tensor) -> bool:
@@ -132,9 +166,8 @@ def _backward(
     o: Tensor,
     log_sum: Tensor,
     from_above: Tensor,
-    to_log_sum: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    given = (q, k, v, bias, _joined(tensors, rows, least, most), scale, o, log_sum, from_above, to_log_sum)
+    given = (q, k, v, bias, _joined(tensors, rows, least, most), scale, o, log_sum, from_above)
     if q.is_cuda:
         from qkv.parts.attention.kernels import flash_triton
 
@@ -159,7 +192,7 @@ def _(
 @_flash_backward.register_fake
 def _(
     q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, tensors: Any, rows: int, least: int, most: int,
-    scale: float, o: Tensor, log_sum: Tensor, from_above: Tensor, to_log_sum: Tensor | None,
+    scale: float, o: Tensor, log_sum: Tensor, from_above: Tensor,
 ) -> Any:  # fmt: skip
     room = (like_a_stream(x, x.shape[3]) for x in (q, k, v))
     return (*room, q.new_empty(0) if bias is None else torch.empty_like(bias))

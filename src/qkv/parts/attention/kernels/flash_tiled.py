@@ -55,20 +55,16 @@ def backward(
     o: Tensor,
     log_sum: Tensor,
     from_above: Tensor,
-    to_log_sum: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     """The gradients of q, k, v and, where there is one, of the bias. [dao2022 alg.4]
 
     With P the weights and D = Σ_e o·do [b h q]:  dv = Pᵀ do,  dS = P ∘ (do vᵀ - D),  dq = dS k,  dk = dSᵀ q.
-    P is also what log_sum changes by with S: its gradient is added to dP, that is, taken from D.
     """
     shared_by = q.shape[1] // k.shape[1]
     wide_k, wide_v = _for_each_head(k, q), _for_each_head(v, q)
     dq, dk, dv = (torch.zeros_like(each, dtype=torch.float32) for each in (q, wide_k, wide_v))
     dbias = None if bias is None else torch.zeros_like(bias, dtype=torch.float32)
     difference = (o.float() * from_above.float()).sum(-1)  # [b h q]
-    if to_log_sum is not None:
-        difference = difference - to_log_sum
     for batch, query, met in _walk(tiles, tiles.of_queries, q.shape[0], q.shape[2]):
         above = from_above[batch, :, query]
         for key, seen in met:

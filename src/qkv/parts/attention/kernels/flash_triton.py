@@ -113,11 +113,11 @@ def backward(
     o: Tensor,
     log_sum: Tensor,
     from_above: Tensor,
-    to_log_sum: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     """As `flash_tiled.backward`."""
     q, k, v = _rows_in_line(q), _rows_in_line(k), _rows_in_line(v)
-    above = from_above.transpose(1, 2).contiguous().transpose(1, 2)  # [b h q e], as a stream lies in memory
+    o, above = (x.transpose(1, 2).contiguous().transpose(1, 2) for x in (o, from_above))  # as a stream lies in memory
+    log_sum = log_sum.contiguous()
     layout = _layout(q, k, v, reach)
     (d, e), heads = layout.widths, layout.sizes[0]
     difference = torch.empty_like(log_sum)
@@ -129,8 +129,6 @@ def backward(
         {"M": TILE, "E": layout.constants["E"]},
         num_warps=4,
     )
-    if to_log_sum is not None:
-        difference -= to_log_sum
     dq, dk, dv = like_a_stream(q, d), like_a_stream(k, d), like_a_stream(v, e)
     dbias = None if bias is None else torch.zeros_like(bias, dtype=torch.float32)
     strides = (*layout.strides, *_bias_strides(bias))
