@@ -73,3 +73,32 @@ def test_an_open_window_survives_being_saved() -> None:
 
 def test_memory_is_in_bytes() -> None:
     assert (peak_memory(CPU) or 0) > 10 * 2**20  # Python and torch alone take more
+
+
+def test_a_record_tells_how_much_of_the_device_is_used_and_how_long_data_were_waited_for(ticking: None) -> None:
+    meter = Meter(CPU, Stopwatch(CPU), peak=100.0)
+    for _ in range(2):
+        meter.add(Update(torch.tensor(1.0), 1, torch.tensor(1.0), 5.0))
+    (record,) = meter.close_window({"step": 2, "data_wait": 0.25})  # after one second
+    assert record["flops_utilisation"] == pytest.approx(10 / 100)
+    assert record["data_wait_share"] == 0.25
+    meter.peak = None
+    meter.add(Update(torch.tensor(1.0), 1, torch.tensor(1.0), 5.0))
+    (record,) = meter.close_window({"step": 3})
+    assert not {"flops_utilisation", "data_wait_share", "experts"} & record.keys()
+
+
+def test_what_an_objective_tells_of_its_last_batch_is_recorded_and_survives_being_saved() -> None:
+    def told(balance: float) -> Update:
+        return Update(torch.tensor(1.0), 1, torch.tensor(1.0), 3.0, {"balance": torch.tensor(balance)})
+
+    first, second = Meter(CPU, Stopwatch(CPU)), Meter(CPU, Stopwatch(CPU))
+    first.add(told(1.5))
+    first.add(told(1.25))
+    second.load_state_dict(first.state_dict())
+    for meter in (first, second):
+        (record,) = meter.close_window({"step": 2})
+        assert record["experts"] == {"balance": 1.25}
+        assert record["loss"] == 1.0
+    old = {name: value for name, value in first.state_dict().items() if name not in ("flops", "beside")}
+    Meter(CPU, Stopwatch(CPU)).load_state_dict(old)

@@ -1,5 +1,8 @@
 """Batches come in order across epochs, and the position is that of what was taken, not of what is held."""
 
+from itertools import count
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -38,3 +41,14 @@ def test_the_position_continues_behind_the_last_batch_taken(stop: int) -> None:
 def test_an_empty_stream_is_an_error_and_not_an_endless_loop() -> None:
     with pytest.raises(QkvError, match="no batch to train on"):
         Prefetch(TinyBatches(size=0), CPU).take()
+
+
+def test_the_time_that_batches_take_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = count()
+    monkeypatch.setattr("qkv.train.prefetch.time", SimpleNamespace(perf_counter=lambda: float(next(clock))))
+    prefetch = Prefetch(TinyBatches(size=2), CPU)
+    take(prefetch, 2)  # the first, and the two that follow it
+    assert prefetch.take_waited() == 3.0
+    assert prefetch.take_waited() == 0.0
+    prefetch.fetch()  # one is held already
+    assert prefetch.take_waited() == 0.0

@@ -6,7 +6,8 @@ from pathlib import Path
 import torch
 
 from qkv.train.optimizers import adamw
-from qkv.train.provenance import describe, git_commit, provenance
+from qkv.train.origin import Origin, started_by
+from qkv.train.provenance import describe, fingerprint_of_weights, git_commit, provenance
 from qkv.train.schedules import Cosine
 from tests.train.tiny import TinyModel
 
@@ -16,6 +17,24 @@ def test_a_session_is_described_in_json() -> None:
     assert session["versions"]["torch"] == torch.__version__
     assert session["hardware"]["device"]
     assert session["command"]
+
+
+def test_a_session_says_who_started_it() -> None:
+    assert provenance(torch.device("cpu"))["by"] == "python"
+    with started_by(Origin(command=["qkv", "train", "lm"], repeat="qkv train lm --config x")):
+        session = provenance(torch.device("cpu"))
+    assert (session["by"], session["command"]) == ("qkv", ["qkv", "train", "lm"])
+    assert session["repeat"] == "qkv train lm --config x"
+
+
+def test_weights_at_the_start_have_a_name() -> None:
+    model, other = TinyModel(seed=1), TinyModel(seed=1)
+    name = provenance(torch.device("cpu"), model)["weights_at_start"]
+    assert name == fingerprint_of_weights(other)
+    with torch.no_grad():
+        other.mix.weight[0, 0] += 1e-6
+    assert name != fingerprint_of_weights(other)
+    assert "weights_at_start" not in provenance(torch.device("cpu"))
 
 
 def test_no_commit_outside_a_repository(tmp_path: Path) -> None:
