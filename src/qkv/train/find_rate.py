@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator
+import statistics
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -23,6 +24,7 @@ from qkv.train.step import Stepper
 MakeOptimizer = Callable[[nn.Module], torch.optim.Optimizer]
 SMOOTHING = 0.9  # of the losses: what the mean keeps of itself
 BELOW = 10.0  # the suggested rate is so many times below the one that had the lowest loss
+SETTLING = 10  # first updates, whose rates change nothing and whose mean says how high the loss is to begin with
 NOISE = 0.25  # a loss that is so much above the lowest has risen, and does not only waver
 
 
@@ -36,14 +38,30 @@ class RateSearch:
 
     @property
     def lowest(self) -> float:
-        """The rate at which the mean loss was lowest."""
-        return min(zip(self.smoothed, self.rates, strict=True))[1]
+        """The rate at which the mean loss was lowest, once it had settled."""
+        return min(self._settled())[1]
 
     @property
     def suggested(self) -> float | None:
         """A tenth of that; None where the loss never fell."""
-        fell = self.losses and min(self.smoothed) < self.smoothed[0]
-        return self.lowest / BELOW if fell else None
+        return self.lowest / BELOW if min(self._settled())[0] < beginning(self.losses) else None
+
+    @property
+    def has_risen(self) -> bool:
+        """Whether the loss is worse than in the beginning, and by more than it wavers."""
+        if len(self.losses) <= SETTLING:
+            return False
+        lowest = min(self._settled())[0]
+        return self.smoothed[-1] - lowest > max(beginning(self.losses) - lowest, NOISE * abs(lowest))
+
+    def _settled(self) -> list[tuple[float, float]]:
+        first = min(SETTLING, len(self.rates) // 2)
+        return list(zip(self.smoothed[first:], self.rates[first:], strict=True))
+
+
+def beginning(losses: Sequence[float]) -> float:
+    """The mean loss before anything was learned."""
+    return statistics.fmean(losses[: max(1, min(SETTLING, len(losses) // 2))])
 
 
 class RateFound(Exception):
@@ -93,8 +111,7 @@ class FindRate:
             usual = stepper.optimizer.param_groups[0]["initial_lr"]
             ahead = Prefetch(batches, device)
             model.train()
-            rates, losses, smoothed = [], [], []
-            total = 0.0
+            search, total = RateSearch((), (), ()), 0.0
             for number in range(self.updates):
                 rate = stepper.set_rate(self.factor ** (2 * number / (self.updates - 1) - 1))
                 redraw_directions(model, number)
@@ -105,15 +122,13 @@ class FindRate:
                 if not math.isfinite(loss):
                     break
                 total = SMOOTHING * total + (1 - SMOOTHING) * loss
-                rates.append(rate)
-                losses.append(loss)
-                smoothed.append(total / (1 - SMOOTHING ** (number + 1)))
-                lowest = min(smoothed)
-                if smoothed[-1] - lowest > max(smoothed[0] - lowest, NOISE * abs(lowest)):
+                mean = total / (1 - SMOOTHING ** (number + 1))
+                search = RateSearch((*search.rates, rate), (*search.losses, loss), (*search.smoothed, mean))
+                if search.has_risen:
                     break
-        if not losses:
+        if not search.losses:
             raise QkvError(f"The loss was not finite at a learning rate of {usual / self.factor:.2g}: none is found.")
-        return RateSearch(tuple(rates), tuple(losses), tuple(smoothed))
+        return search
 
 
 @contextmanager
