@@ -108,7 +108,7 @@ def read_config(file: Path, command: str, groups: Mapping[str, Sequence[str]], k
         if name not in (groups[group] if group else known) or name in OF_A_SESSION:
             options = [each for each in known if each not in OF_A_SESSION]
             behind = [f"{group}.{each}" for group, names in groups.items() for each in names if each in options]
-            meant = nearest_or_all(spelled, behind if group else options)
+            meant = nearest_or_all(spelled, behind if group else [*options, *groups])
             raise QkvError(f"{file}: qkv {command} has no option {spelled}: {meant}")
         if name in values:
             raise QkvError(f"{file} gives the option {name} twice.")

@@ -13,7 +13,20 @@ if TYPE_CHECKING:
 
 NO_TERMINAL = 10_000  # letters of a line where nobody's window is too narrow
 # What is left out first where a window is narrow.
-LEAST = ("when", "memory", "data wait", "of device", "parameters", "time", "train loss", "data", "tokens/s", "size")
+LEAST = (
+    "when",
+    "memory",
+    "data wait",
+    "of device",
+    "parameters",
+    "time",
+    "train loss",
+    "data",
+    "tokens/s",
+    "size",
+    "last",
+    "family",
+)
 
 
 def runs(
@@ -100,7 +113,7 @@ def listed(found: "Sequence[RunHistory]", width: int) -> str:
     head = list(dict.fromkeys(name for each in cells for name in each))
     head = [name for name in head if any(each.get(name, UNKNOWN) != UNKNOWN for each in cells)]
     for narrower in ((), *((LEAST[:count]) for count in range(1, len(LEAST) + 1))):
-        kept = [name for name in head if name not in narrower]
+        kept = [name for name in head if name not in narrower and name.split()[0] not in narrower]
         rows = [[name, *(each.get(column, UNKNOWN) for column in kept)]
                 for name, each in zip(names(found), cells, strict=True)]  # fmt: skip
         text = aligned([["run", *kept], *rows])
