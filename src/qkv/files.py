@@ -33,6 +33,13 @@ def replacing(file: Path) -> Iterator[Path]:
     sync_folder(file.parent)
 
 
+def drop_leftovers(folder: Path) -> None:
+    """Delete what processes that were killed had begun to write here."""
+    for passing in folder.glob(".*.partial"):
+        if passing.is_file():
+            passing.unlink(missing_ok=True)
+
+
 def write_json(file: Path, value: Any) -> None:
     with replacing(file) as passing:
         passing.write_text(json.dumps(value, indent=2, allow_nan=False) + "\n", encoding="utf-8")

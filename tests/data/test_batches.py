@@ -74,6 +74,37 @@ def test_resuming_continues_with_the_same_batches(batching, prefetch):
         assert all(map(same, rest, expected[stop:]))
 
 
+@pytest.mark.parametrize("prefetch", [0, 3])
+@pytest.mark.parametrize("batching", BATCHINGS, ids=str)
+def test_batches_in_parts_hold_the_same_rows_and_continue(batching, prefetch):
+    pairs = some_pairs()
+    whole = [real_pairs(batch) for batch in Batches(pairs, batching, seed=7, prefetch=0)]
+    divided = Batches(pairs, batching, seed=7, prefetch=prefetch)
+    assert divided.in_parts(4)
+    parts, places = [], []
+    for batch in divided:
+        parts.append(batch)
+        places.append(json.loads(json.dumps(divided.state_dict())))
+    together = [[]]
+    for batch, place in zip(parts, places, strict=True):
+        together[-1] += real_pairs(batch)
+        if place["part"] == 0:
+            together.append([])
+    assert together == [*whole, []]
+    assert max(len(batch.source) for batch in parts) < max(len(rows) for rows in whole)
+    for stop in (1, 2, 5):
+        after = Batches(pairs, batching, seed=7, prefetch=prefetch)
+        after.load_state_dict(places[stop - 1])
+        assert all(map(same, after, parts[stop:]))
+
+
+def test_batches_of_one_row_cannot_be_divided():
+    batches = Batches(some_pairs(), RowCount(3))
+    assert batches.in_parts(2)
+    assert batches.in_parts(4)
+    assert not batches.in_parts(8)
+
+
 def test_resuming_makes_no_batch_that_was_seen(monkeypatch):
     pairs = some_pairs()
     batches = Batches(pairs, TokenBudget(256), prefetch=0)

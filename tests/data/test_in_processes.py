@@ -1,7 +1,12 @@
 """Rows made by other processes: the same as here, epoch for epoch."""
 
+import os
+import signal
+import time
+import warnings
 from functools import partial
 from multiprocessing import get_context
+from pathlib import Path
 
 import pytest
 
@@ -9,6 +14,7 @@ from qkv.data.batches import Batches
 from qkv.data.in_processes import InProcesses
 from qkv.data.pairs import Pairs
 from qkv.data.plan import TokenBudget
+from qkv.errors import QkvError
 
 TEXTS = [[5, 6, 7], [8, 9], [10, 11, 12, 13]] * 5
 
@@ -36,6 +42,42 @@ def test_another_process_makes_what_would_be_made_here() -> None:
 def test_what_goes_wrong_there_is_raised_here() -> None:
     with pytest.raises(ValueError, match="epoch 0 is broken"):
         InProcesses(broken)(0)
+
+
+def dies(epoch: int) -> Pairs:
+    os.kill(os.getpid(), signal.SIGKILL)
+    return made(TEXTS, epoch)
+
+
+def test_a_process_that_dies_is_reported_with_what_it_made() -> None:
+    """Killed for real, as a system short of memory does it."""
+    elsewhere = InProcesses(dies)
+    with pytest.raises(QkvError, match=r"made the rows of epoch 3 .* died"):
+        elsewhere(3)
+    with pytest.raises(QkvError, match="epoch 3"):  # and again, where it is asked for again
+        elsewhere(3)
+
+
+def waits(sign: str, epoch: int) -> Pairs:
+    while not os.path.exists(sign):
+        time.sleep(0.01)
+    return made(TEXTS, epoch)
+
+
+def test_a_process_that_hangs_is_told_of(tmp_path: Path) -> None:
+    sign = tmp_path / "go on"
+    told: list[str] = []
+
+    def tell(message: Warning | str, *_: object, **__: object) -> None:
+        told.append(str(message))
+        sign.touch()
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        warnings.showwarning = tell
+        rows = InProcesses(partial(waits, str(sign)), patience=0.05)(2)
+    assert "rows of epoch 2 are still being made" in told[0]
+    assert len(rows.source) == len(TEXTS)
 
 
 def use_and_leave(epoch: int) -> int:

@@ -113,7 +113,7 @@ def test_an_edited_state_is_noticed_even_if_it_is_whole_json(checkpoints: Checkp
     with pytest.raises(QkvError, match=r"state\.json was edited"):
         checkpoints.read(7)
     file.write_text('{"format": "something else"}')
-    with pytest.raises(QkvError, match="not the state of a qkv-checkpoint-1"):
+    with pytest.raises(QkvError, match="not the state of a qkv-checkpoint-2"):
         checkpoints.read(7)
 
 
@@ -169,6 +169,64 @@ def test_retention_keeps_the_newest_and_the_best(checkpoints: Checkpoints) -> No
     assert checkpoints.steps() == [2, 4, 5]
     checkpoints.retain(2, best=None)
     assert checkpoints.steps() == [4, 5]
+
+
+def test_retention_keeps_those_of_every_so_many_steps(checkpoints: Checkpoints) -> None:
+    model, optimizer = trained()
+    for step in range(1, 9):
+        save(checkpoints, step, model, optimizer)
+    checkpoints.retain(1, best=1, every=3)
+    assert checkpoints.steps() == [1, 3, 6, 8]
+    checkpoints.forget_after(3)
+    assert checkpoints.steps() == [1, 3]
+
+
+def test_a_checkpoint_out_of_turn_is_the_newest_until_the_next(checkpoints: Checkpoints) -> None:
+    model, optimizer = trained()
+    for step in (2, 4, 6, 7):
+        save(checkpoints, step, model, optimizer)
+    checkpoints.retain(2, best=None, regular=2)
+    assert checkpoints.steps() == [6, 7]
+    save(checkpoints, 8, model, optimizer)
+    checkpoints.retain(2, best=None, regular=2)
+    assert checkpoints.steps() == [6, 8]
+
+
+def test_a_crash_while_one_is_deleted_leaves_no_torn_one(
+    checkpoints: Checkpoints, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, optimizer = trained()
+    for step in (1, 2, 3):
+        save(checkpoints, step, model, optimizer)
+
+    class PowerCut(Exception):
+        pass
+
+    def half(folder: Path) -> None:
+        (folder / "model.safetensors").unlink()
+        raise PowerCut
+
+    monkeypatch.setattr(module.shutil, "rmtree", half)
+    with pytest.raises(PowerCut):
+        checkpoints.retain(1, best=None)
+    monkeypatch.undo()
+    assert checkpoints.steps() == [2, 3]
+    said: list[str] = []
+    newest = checkpoints.read_newest(said.append)
+    assert newest is not None
+    assert (newest.step, said) == (3, [])
+    assert sorted(path.name for path in checkpoints.folder.iterdir()) == ["step-00000002", "step-00000003"]
+
+
+def test_the_newest_up_to_a_step_passes_over_damaged_ones(checkpoints: Checkpoints) -> None:
+    for step in (1, 2, 3):
+        save(checkpoints, step, *trained())
+    flip(checkpoints.path(2) / "model.safetensors")
+    found = checkpoints.read_up_to(2, regular=1)
+    assert found is not None
+    assert found.step == 1
+    assert checkpoints.read_up_to(0, regular=1) is None
+    assert checkpoints.read_up_to(3, regular=4) is None
 
 
 def test_saving_the_same_step_again_replaces_it(checkpoints: Checkpoints) -> None:

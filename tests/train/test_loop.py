@@ -279,6 +279,29 @@ def test_the_last_checkpoints_are_averaged_and_evaluated(tmp_path: Path) -> None
     assert "3 checkpoints" in result.weights
 
 
+def test_a_stop_leaves_no_trace_in_the_average_of_checkpoints(tmp_path: Path) -> None:
+    how = {"steps": 10, "save_every": 2, "average": 3, "evaluate": VALIDATION}
+    straight = train_tiny(tmp_path / "straight", objective=SignalAfter(-1), **how)
+    with pytest.raises(Interrupted):
+        train_tiny(tmp_path / "broken", objective=SignalAfter(9), **how)
+    resumed = train_tiny(tmp_path / "broken", objective=SignalAfter(-1), run={"resume": True}, **how)
+    assert_same_training(straight, resumed)
+    assert records(tmp_path / "straight") == records(tmp_path / "broken")
+
+
+@pytest.mark.parametrize("place", ["before the checkpoint", "after it", "after the end"])
+def test_no_record_is_written_twice(tmp_path: Path, place: str) -> None:
+    """Also not that of the end, nor an evaluation that a stopped run makes good."""
+    how = {"steps": 6, "evaluate_every": 2, "evaluate": VALIDATION, "objective": SignalAfter(-1)}
+    train_tiny(tmp_path / "straight", **how)
+    stop = {"before the checkpoint": 3, "after it": 4, "after the end": 6}[place]
+    with pytest.raises(Interrupted):
+        train_tiny(tmp_path / "broken", **{**how, "objective": SignalAfter(stop)})
+    for _ in range(2):
+        train_tiny(tmp_path / "broken", run={"resume": True}, **how)
+        assert records(tmp_path / "broken") == records(tmp_path / "straight")
+
+
 def test_the_moving_average_is_what_is_evaluated_and_kept(tmp_path: Path) -> None:
     seen: list[torch.Tensor] = []
 

@@ -101,18 +101,23 @@ def test_a_broken_description_is_reported(tmp_path: Path) -> None:
         begun(tmp_path, resume=True)
 
 
-def test_records_after_a_step_are_forgotten_and_a_cut_line_ignored(tmp_path: Path) -> None:
+def test_records_after_a_checkpoint_are_forgotten_and_a_cut_line_ignored(tmp_path: Path) -> None:
     run = open_run(tmp_path)
     run.begin({}, SESSION)
     assert run.records() == []
+    assert run.records_end() == 0
+    ends = []
     for step in (1, 2, 3):
         run.record({"step": step})
+        ends.append(run.records_end())
     with (tmp_path / "metrics.jsonl").open("a") as stream:
         stream.write('{"step": 4, "lo')
     assert [record["step"] for record in run.records()] == [1, 2, 3]
-    run.forget_after(2)
+    run.forget_after(ends[1])
     run.record({"step": 3, "again": True})
     assert run.records() == [{"step": 1}, {"step": 2}, {"step": 3, "again": True}]
+    run.forget_after(ends[0] + 3)  # in the middle of a line that someone else wrote
+    assert run.records() == [{"step": 1}]
     (tmp_path / "metrics.jsonl").write_text("nonsense\n")
     with pytest.raises(QkvError, match=r"metrics\.jsonl holds a line"):
         run.records()

@@ -9,6 +9,23 @@ from qkv.errors import QkvError
 from qkv.train.settings import CHANGEABLE_ON_RESUME, TrainSettings
 
 
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"keep_every": 10}, "save_every"),
+        ({"keep_every": 10, "save_every": 3}, "divides it"),
+        ({"keep_every": 0, "save_every": 3}, "above 0"),
+        ({"roll_back": 1.0, "save_every": 3}, "above 1 times"),
+        ({"roll_back": 2.0}, "there must be checkpoints"),
+        ({"roll_back": 2.0, "save_every": 3, "keep": 1}, "keep 2"),
+    ],
+)
+def test_what_is_kept_and_gone_back_to_must_be_saved(wrong: dict[str, float], told: str) -> None:
+    with pytest.raises(QkvError, match=told):
+        TrainSettings(steps=10, **wrong)  # type: ignore[arg-type]
+    TrainSettings(steps=10, save_every=5, keep_every=10, roll_back=2.0)
+
+
 def test_a_budget_is_needed() -> None:
     with pytest.raises(QkvError, match="needs a budget"):
         TrainSettings()

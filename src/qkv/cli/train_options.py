@@ -60,6 +60,14 @@ class RunOptions(OptimizerOptions):
     device: Annotated[str, typer.Option(help="cpu, cuda or auto.")] = "auto"
     seed: Annotated[int, typer.Option(help="Of weights, batches and dropout.")] = 0
     evaluate_every: Annotated[int, typer.Option(help="Steps between evaluations, each with a checkpoint.")] = 100
+    save_every: Annotated[
+        int | None, typer.Option(help="Steps between checkpoints, where not as between evaluations.")
+    ] = None
+    keep: Annotated[int, typer.Option(help="Newest checkpoints that are kept, beside the best.")] = 2
+    keep_every: Annotated[int | None, typer.Option(help="Keep the checkpoints of every so many steps for good.")] = None
+    roll_back: Annotated[
+        float | None, typer.Option(help="Go back to a checkpoint when the loss is so many times the usual, such as 2.")
+    ] = None
     gradient_norms: Annotated[
         bool, typer.Option("--gradient-norms", help="Record what each layer does, for `qkv layers` to draw.")
     ] = False
@@ -97,9 +105,11 @@ def settings_of(run: RunOptions, watch: str | None = None) -> "TrainSettings":
         device=run.device,
         seed=run.seed,
         evaluate_every=run.evaluate_every,
-        save_every=run.evaluate_every,
+        save_every=run.evaluate_every if run.save_every is None else run.save_every,
         gradient_norms=run.gradient_norms,
-        keep=1,
+        keep=run.keep,
+        keep_every=run.keep_every,
+        roll_back=run.roll_back,
         patience=10,
         ema=run.ema,
         average=run.average,

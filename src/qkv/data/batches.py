@@ -82,6 +82,8 @@ class Batches(Generic[Made]):
         self.seed = seed
         self.epoch = 0
         self.index = 0
+        self.parts = 1  # that each batch comes in
+        self.part = 0
         self._rows = rows
         self._prefetch = prefetch
         self._pin = torch.cuda.is_available()
@@ -94,20 +96,35 @@ class Batches(Generic[Made]):
     def __iter__(self) -> Iterator[Made]:
         rows, plan = self._plan(self.epoch)
         if self.index >= len(plan):  # only after continuing in an epoch that was cut anew, into fewer batches
-            self.epoch, self.index = self.epoch + 1, 0
+            self.epoch, self.index, self.part = self.epoch + 1, 0, 0
             rows, plan = self._plan(self.epoch)
         if callable(self._rows):
             self._start(self.epoch + 1)
-        made = (self._make(rows, planned) for planned in plan[self.index :])
-        for batch in prefetched(made, self._prefetch) if self._prefetch else made:
-            self.index += 1
+        made = self._made(rows, plan[self.index :], self.part, self.parts)
+        for batch, is_last in prefetched(made, self._prefetch) if self._prefetch else made:
+            self.part = 0 if is_last else self.part + 1
+            self.index += is_last
             if self.index == len(plan):
                 self.epoch, self.index = self.epoch + 1, 0
             yield batch
 
+    def in_parts(self, parts: int) -> bool:
+        """From the next iteration on each batch comes as so many smaller ones; says whether that makes any smaller."""
+        most = max(len(planned.rows) for planned in self._plan(self.epoch)[1])
+        smaller = -(-most // parts) < -(-most // self.parts)
+        self.parts = parts
+        return smaller
+
     def state_dict(self) -> dict[str, Any]:
         """The position, as plain numbers and text."""
-        return {"epoch": self.epoch, "index": self.index, "seed": self.seed, "batching": repr(self.batching)}
+        return {
+            "epoch": self.epoch,
+            "index": self.index,
+            "part": self.part,
+            "parts": self.parts,
+            "seed": self.seed,
+            "batching": repr(self.batching),
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a saved position, which must come from batches made in the same way."""
@@ -115,10 +132,16 @@ class Batches(Generic[Made]):
             if state[name] != here:
                 raise QkvError(f"The saved position belongs to batches with {name} {state[name]}, not {here}.")
         self.epoch, self.index = int(state["epoch"]), int(state["index"])
+        self.part, self.parts = int(state["part"]), int(state["parts"])
 
-    def _make(self, rows: Rows[Made], planned: PlannedBatch) -> Made:
-        batch = rows.batch(planned)
-        return batch.pin_memory() if self._pin else batch
+    def _made(self, rows: Rows[Made], left: list[PlannedBatch], done: int, parts: int) -> Iterator[tuple[Made, bool]]:
+        """What is left of an epoch, each with whether it ends a planned batch; `done` parts of the first are over."""
+        for planned in left:
+            pieces = planned.divided(parts) if parts > 1 else [planned]
+            for number in range(done, len(pieces)):
+                batch = rows.batch(pieces[number])
+                yield batch.pin_memory() if self._pin else batch, number == len(pieces) - 1
+            done = 0
 
     def _start(self, epoch: int) -> "Ahead[tuple[Rows[Made], list[PlannedBatch]]]":
         if epoch not in self._planned:

@@ -31,6 +31,15 @@ class PlannedBatch:
     def padded_tokens(self) -> int:
         return (len(self.rows) + self.filler) * max(self.source_width, self.target_width)
 
+    def divided(self, parts: int) -> "list[PlannedBatch]":
+        """The same rows in so many batches, or in as many as there are rows; filler stays with the last."""
+        pieces = np.array_split(self.rows, min(parts, len(self.rows)))
+        last = len(pieces) - 1
+        return [
+            PlannedBatch(rows, self.source_width, self.target_width, self.filler if number == last else 0)
+            for number, rows in enumerate(pieces)
+        ]
+
 
 class Batching(Protocol):
     """A way of grouping all rows of an epoch. The generator decides between rows that are as good as each other."""

@@ -8,6 +8,7 @@ else and the checksums of the rest. Nothing in it is pickled.
 import re
 import shutil
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ from qkv.files import (
 )
 from qkv.weights.save import tensors_of
 
-FORMAT = "qkv-checkpoint-1"
+FORMAT = "qkv-checkpoint-2"
 NAME = re.compile(r"step-(\d{8,})")
 
 
@@ -97,8 +98,8 @@ class Checkpoints:
         target = self.path(step)
         partial = self.folder / f".{target.name}.partial"
         try:
-            self.recover()
-            partial.mkdir(parents=True)
+            self._make_folder()
+            partial.mkdir()
             write_tensors(partial / "model.safetensors", tensors_of(model))
             write_tensors(partial / "optimizer.safetensors", _optimizer_tensors(model, optimizer))
             if average is not None:
@@ -167,11 +168,35 @@ class Checkpoints:
             raise QkvError(f"No checkpoint in {self.folder} is whole. " + " ".join(text for _, text in problems))
         return None
 
-    def retain(self, newest: int, best: int | None) -> None:
-        """Delete all but the newest few and the best."""
-        for step in self.steps()[:-newest]:
-            if step != best:
-                shutil.rmtree(self.path(step))
+    def read_up_to(self, step: int, regular: int) -> Checkpoint | None:
+        """The newest whole checkpoint of a multiple of `regular` that is not of a later step."""
+        for earlier in reversed([each for each in self.steps() if each <= step and each % regular == 0]):
+            with suppress(QkvError):
+                return self.read(earlier)
+        return None
+
+    def retain(self, newest: int, best: int | None, every: int | None = None, regular: int | None = None) -> None:
+        """Delete all but the newest few, the best, and those of every so many steps.
+
+        With `regular` only multiples of it count as the newest, and the very last: a checkpoint made because a run was
+        stopped must leave no trace in a run that goes on.
+        """
+        steps = self.steps()
+        counted = [step for step in steps if regular is None or step % regular == 0 or step == steps[-1]]
+        for step in steps:
+            if step not in counted[-newest:] and step != best and (every is None or step % every):
+                self._delete(step)
+
+    def forget_after(self, step: int) -> None:
+        """Delete those of later steps."""
+        for later in [each for each in self.steps() if each > step]:
+            self._delete(later)
+
+    def _delete(self, step: int) -> None:
+        """Under another name first: what a crash leaves of it is then no checkpoint, and not a torn one either."""
+        passing = self.folder / f".{self.path(step).name}.removed"
+        self.path(step).rename(passing)
+        shutil.rmtree(passing)
 
     def recover(self) -> None:
         """Finish what a crash interrupted: put back what was moved aside, drop what was half written."""
@@ -183,8 +208,15 @@ class Checkpoints:
                 shutil.rmtree(path)
             else:
                 path.rename(original)
-        for path in self.folder.glob(".step-*.partial"):
-            shutil.rmtree(path)
+        for ending in ("partial", "removed"):
+            for path in self.folder.glob(f".step-*.{ending}"):
+                shutil.rmtree(path)
+
+    def _make_folder(self) -> None:
+        self.recover()
+        if not self.folder.is_dir():
+            self.folder.mkdir(parents=True)
+            sync_folder(self.folder.parent)
 
     def _put_in_place(self, partial: Path, target: Path) -> None:
         sync_folder(partial)

@@ -23,7 +23,7 @@ from qkv.train.provenance import describe, provenance
 from qkv.train.random_state import seed_everything
 from qkv.train.reporter import Reporter
 from qkv.train.run_folder import RunFolder
-from qkv.train.saving import resume, save
+from qkv.train.saving import resume, roll_back, save
 from qkv.train.schedules import Schedule
 from qkv.train.session import WHAT_HELPS, Session
 from qkv.train.settings import TrainSettings
@@ -57,7 +57,7 @@ def train(
     with reporter or Reporter() as shown, run.watched_by(shown.watchers):
         watch = LayerWatch(model) if settings.gradient_norms else None
         model.to(settings.torch_device())
-        stepper = Stepper(model, objective, optimizer, settings, flops_per_token)
+        stepper = Stepper(model, objective, optimizer, settings, flops_per_token, shown.say)
         run.begin(
             {
                 "train": asdict(settings),
@@ -119,6 +119,8 @@ class _Loop:
                 if self._is_over():
                     return self._finish()
                 self._step()
+                if (spike := session.spikes.take()) is not None:
+                    roll_back(session, spike)
 
     def _due(self, every: int | None) -> bool:
         step = self.session.state.step
@@ -183,7 +185,9 @@ class _Loop:
         if fresh and self.evaluate is not None:
             evaluate_now(session, self.evaluate)
         if state.best_step is None and not session.meter.ends_finite:  # there are no better weights than these
-            raise QkvError(f"Training diverged: the loss of step {state.step} is not finite. {WHAT_HELPS}")
+            raise QkvError(
+                f"Training diverged: the loss of step {state.step} is not finite{session.batch_kept()}. {WHAT_HELPS}"
+            )
         if fresh or session.saved_at != state.step:
             save(session)
         with session.stopwatch.paused():

@@ -82,6 +82,7 @@ class Meter:
         self.skipped = 0  # updates of the run that were not applied
         self.skipped_in_a_row = 0
         self.longest_skip = 0  # the most that were skipped in a row
+        self.skipped_at: int | None = None  # the step of the last one
         self.ends_finite = True  # whether the last loss that was read back is
         self._losses: list[Tensor] = []
         self._norms: list[Tensor] = []
@@ -145,8 +146,10 @@ class Meter:
         losses, norms, beside = numbers[:steps], numbers[steps : 2 * steps], numbers[2 * steps :]
         self.ends_finite = math.isfinite(losses[-1])
         finite = [math.isfinite(norm) for norm in norms]
-        for fine in finite:
+        for before_last, fine in zip(reversed(range(len(finite))), finite, strict=True):
             self.skipped += not fine
+            if not fine and "step" in pending.record:
+                self.skipped_at = pending.record["step"] - before_last
             self.skipped_in_a_row = 0 if fine else self.skipped_in_a_row + 1
             self.longest_skip = max(self.longest_skip, self.skipped_in_a_row)
         tokens = sum(count for count, fine in zip(pending.counts, finite, strict=True) if fine)
@@ -185,6 +188,8 @@ class Meter:
         return {
             "skipped": self.skipped,
             "skipped_in_a_row": self.skipped_in_a_row,
+            "skipped_at": self.skipped_at,
+            "ends_finite": self.ends_finite,
             "seconds": self.stopwatch.seconds - self._last_seconds,
             "counts": self._counts,
             "flops": self._flops,
@@ -196,6 +201,7 @@ class Meter:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.skipped, self.skipped_in_a_row = state["skipped"], state["skipped_in_a_row"]
+        self.skipped_at, self.ends_finite = state["skipped_at"], state["ends_finite"]
         self._last_seconds = self.stopwatch.seconds - state["seconds"]
         self._counts = list(state["counts"])
         self._losses = [torch.tensor(float(loss), device=self.device) for loss in state["losses"]]

@@ -18,6 +18,10 @@ class Batches(Protocol):
     Iterating goes on from the current position; when it ends, iterating again begins the next epoch. `state_dict`,
     asked after a batch was handed out, is a JSON value naming the place behind that batch. Shuffling must draw from a
     generator of its own: one batch is fetched ahead, and the global generators belong to the model.
+
+    A stream whose batches can be divided has a method `in_parts(parts)`: from the next iteration on each batch comes as
+    so many smaller ones, of which all but the last leave a place whose `part` is not 0. It answers whether they are
+    smaller than before.
     """
 
     def __iter__(self) -> Iterator[Any]: ...
@@ -53,6 +57,24 @@ class Prefetch:
             for tensor in _tensors(batch):
                 tensor.record_stream(current)  # its memory may be reused only after the step that reads it
         return batch
+
+    @property
+    def behind_whole(self) -> bool:
+        """Whether the last batch taken was a whole one, or the last part of one."""
+        return not self.position.get("part", 0)
+
+    def divide(self, position: dict[str, Any]) -> int | None:
+        """Go back to a place and on from there in batches of half the size: in how many parts each now comes.
+
+        None where they cannot be smaller.
+        """
+        if not hasattr(self.batches, "in_parts"):
+            return None
+        parts: int = 2 * position.get("parts", 1)
+        self.rewind(position)
+        smaller = self.batches.in_parts(parts)
+        self.position = self.batches.state_dict()
+        return parts if smaller else None
 
     @property
     def next(self) -> Batch:

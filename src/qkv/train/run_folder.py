@@ -1,6 +1,7 @@
 """A run folder is a model folder with its history: `run.json`, `metrics.jsonl` and `checkpoints/`."""
 
 import json
+import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any, Self
 from torch import nn
 
 from qkv.errors import QkvError
-from qkv.files import WRITE_ERRORS, read_json, write_json, write_whole
+from qkv.files import WRITE_ERRORS, drop_leftovers, read_json, write_json, write_whole
 from qkv.train.checkpoint import Checkpoints
 from qkv.train.interrupts import Interrupted
 from qkv.train.origin import CONFIGURATION, current_origin
@@ -23,6 +24,7 @@ FORMAT = "qkv-run-1"
 # What a run owns in its folder, and what overwriting removes; other files are left alone.
 OWNED = (
     "run.json", "metrics.jsonl", "checkpoints", "model.safetensors", "config.json", CONFIGURATION, STATE, "tensorboard",
+    "not_finite",
 )  # fmt: skip
 
 # What a person calls some of the settings.
@@ -107,11 +109,12 @@ class RunFolder:
             if differences:
                 raise QkvError(
                     f"The run in {self.folder} cannot be resumed with other settings: {'; '.join(differences)}. "
-                    "Only the budget, patience and the number of kept checkpoints may change."
+                    "Only the budget, patience and which checkpoints are kept may change."
                 )
             sessions = before["sessions"]
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
+            drop_leftovers(self.folder)
             described = {"format": FORMAT, **now, "sessions": [*sessions, dict(session)]}
             write_json(file, described)
             if (configuration := current_origin().configuration) is not None:
@@ -146,13 +149,23 @@ class RunFolder:
         except json.JSONDecodeError as error:
             raise QkvError(f"The file {file} holds a line that is not JSON ({error}).") from error
 
-    def forget_after(self, step: int) -> None:
-        """Drop the records of steps that a resumed run takes again."""
+    def records_end(self) -> int:
+        """The length of `metrics.jsonl` in bytes, all of which is on the disk: a checkpoint says where it stood."""
         file = self.folder / "metrics.jsonl"
-        kept = [record for record in self.records() if record["step"] <= step]
-        partial = file.with_name(".metrics.jsonl.partial")
-        partial.write_text("".join(json.dumps(record) + "\n" for record in kept), encoding="utf-8")
-        partial.replace(file)
+        if not file.exists():
+            return 0
+        with file.open("rb") as stream:
+            os.fsync(stream.fileno())
+            return os.fstat(stream.fileno()).st_size
+
+    def forget_after(self, end: int) -> None:
+        """Drop the records behind this place, and a line cut short: a resumed run writes them again."""
+        file = self.folder / "metrics.jsonl"
+        if not file.exists():
+            return
+        with file.open("rb+") as stream:
+            content = stream.read(end)
+            stream.truncate(content.rfind(b"\n") + 1)
 
     def write_model(self, model: nn.Module) -> None:
         try:

@@ -10,13 +10,16 @@ from qkv.errors import QkvError
 from qkv.train.average import MovingAverage
 from qkv.train.evaluation import finite_or_none
 from qkv.train.meter import Meter, Stopwatch
+from qkv.train.not_finite import Window, keep_batches
 from qkv.train.prefetch import Batches, Prefetch
 from qkv.train.reporter import Reporter
 from qkv.train.run_folder import RunFolder
 from qkv.train.settings import TrainSettings
+from qkv.train.spikes import Spikes
 from qkv.train.state import TrainState
 from qkv.train.utilisation import peak_of
 
+WINDOWS = 4  # two may be on their way to the host
 WHAT_HELPS = "A lower learning rate, a longer warm-up or precision float32 usually helps."
 
 
@@ -43,6 +46,8 @@ class Session:
         self.stopwatch = Stopwatch(self.device)
         self.meter = Meter(self.device, self.stopwatch, peak_of(self.device, settings.precision))
         self.saved_at: int | None = None  # the step of the newest checkpoint
+        self.windows: list[Window] = [(0, self.batches.position)]  # the last few, to find a batch again
+        self.spikes = Spikes(settings.roll_back)
 
     def progress(self) -> float:
         """The share of the budget that is used."""
@@ -53,6 +58,7 @@ class Session:
         record = {"kind": "train", "step": state.step, "tokens": state.tokens, "flops": state.flops}
         record |= {"counted": self.counted, "learning_rate": rate, "data_wait": round(self.batches.take_waited(), 6)}
         self.publish(self.meter.close_window(record))
+        self.windows = [*self.windows, (state.step, self.batches.position)][-WINDOWS:]
 
     def publish(self, records: list[dict[str, Any]]) -> None:
         """Write down and show what the meter read back; too many skipped updates end the run."""
@@ -60,11 +66,21 @@ class Session:
             self.run.record(record)
             spent = (record["step"], record["seconds"], record["flops"])
             self.reporter.train(record, self.settings.progress(*spent))
+            self.spikes.add(record["step"], record["loss"])
         if self.meter.longest_skip >= self.settings.tolerate:
             raise QkvError(
                 f"Training stopped near step {self.state.step}: loss or gradient was not finite in "
-                f"{self.meter.longest_skip} updates in a row. {WHAT_HELPS}"
+                f"{self.meter.longest_skip} updates in a row{self.batch_kept()}. {WHAT_HELPS}"
             )
+
+    def batch_kept(self) -> str:
+        """Keep the batches of the last update that was skipped, and say where."""
+        step = self.meter.skipped_at
+        started = [window for window in self.windows if step is not None and window[0] < step]
+        if step is None or not started:
+            return ""
+        folder = keep_batches(self.run.folder, step, started[-1], self.batches, self.settings.accumulate)
+        return f"; the batch of step {step} is kept in {folder}"
 
     def record(self, kind: str, figures: Mapping[str, float | None], **more: Any) -> None:
         finite = finite_or_none({name: value for name, value in figures.items() if value is not None})

@@ -9,7 +9,7 @@ import torch
 from qkv.errors import QkvError
 
 # What may differ when a run is resumed: how long it goes on and how much it keeps, never what a step computes.
-CHANGEABLE_ON_RESUME = frozenset({"steps", "minutes", "flops", "patience", "keep", "gradient_norms"})
+CHANGEABLE_ON_RESUME = frozenset({"steps", "minutes", "flops", "patience", "keep", "keep_every", "gradient_norms"})
 
 # Figures that would keep the worst weights if watched the other way.
 HIGHER_IS_BETTER = frozenset(
@@ -58,11 +58,13 @@ class TrainSettings:
     evaluations: int | None = None  # so many instead, at equal shares of the budget: alike for fast and slow models
     save_every: int | None = None  # None: only at the end, at a new best and when interrupted
     keep: int = 3  # newest checkpoints kept; the best one is kept besides
+    keep_every: int | None = None  # and those whose step is a multiple of this, for good
 
     watch: str = "loss"  # the validation figure that says which checkpoint is best
     better: Literal["lower", "higher"] = "lower"
     patience: int | None = None  # stop after so many evaluations without a new best
     tolerate: int = 10  # updates in a row that may be skipped for a non-finite loss or gradient
+    roll_back: float | None = None  # a loss above so many times the usual goes back to a checkpoint: see `spikes.py`
 
     average: int = 0  # the final weights are the mean of so many last checkpoints [vaswani2017 §6.1]
     ema: float | None = None  # decay of a moving average of the weights, which is then what gets evaluated
@@ -71,7 +73,7 @@ class TrainSettings:
         if self.steps is None and self.minutes is None and self.flops is None:
             raise QkvError("Training needs a budget: give a number of steps, of minutes, of FLOPs, or several of them.")
         for name in ("steps", "minutes", "flops", "accumulate", "clip", "log_every", "evaluate_every", "evaluations",
-                     "save_every", "keep", "patience", "tolerate"):  # fmt: skip
+                     "save_every", "keep", "keep_every", "patience", "tolerate"):  # fmt: skip
             value = getattr(self, name)
             if value is not None and not 0 < value < math.inf:
                 raise QkvError(f"The training setting {name} must be above 0 and finite, but is {value}.")
@@ -87,6 +89,15 @@ class TrainSettings:
             )
         if self.average > 1 and self.save_every is None:
             raise QkvError(f"To average {self.average} checkpoints there must be as many: give save_every.")
+        if self.keep_every is not None and (self.save_every is None or self.keep_every % self.save_every):
+            raise QkvError(
+                f"Checkpoints of every {self.keep_every} steps can only be kept where they are saved: give a "
+                "save_every that divides it."
+            )
+        if self.roll_back is not None and not 1 < self.roll_back < math.inf:
+            raise QkvError(f"A loss goes back when it is above 1 times the usual or more, not {self.roll_back} times.")
+        if self.roll_back is not None and (self.save_every is None or self.keep < 2):
+            raise QkvError("To go back after a loss leaps up there must be checkpoints: give save_every, and keep 2.")
         if self.evaluate_every is not None and self.evaluations is not None:
             raise QkvError("Evaluations come every so many steps or at shares of the budget: give one of the two.")
         if self.patience is not None and self.evaluate_every is None and self.evaluations is None:

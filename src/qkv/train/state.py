@@ -17,6 +17,7 @@ class TrainState:
     evaluated_at: int | None = None
     evaluations_since_best: int = 0
     evaluations: int = 0  # shares of the budget that have been evaluated
+    roll_backs: int = 0  # times that the run went back after its loss leapt up
 
 
 @dataclass(frozen=True)

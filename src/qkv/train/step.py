@@ -1,14 +1,14 @@
 """One update of the weights: micro-batches forward and back, gradients averaged, clipped, applied or skipped."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from qkv.train.by_layer import LayerWatch
-from qkv.train.objectives.loss import Batch, Objective
+from qkv.train.objectives.loss import Batch, Loss, Objective
 from qkv.train.prefetch import Prefetch
 from qkv.train.settings import TrainSettings
 
@@ -37,12 +37,14 @@ class Stepper:
         optimizer: torch.optim.Optimizer,
         settings: TrainSettings,
         flops_per_token: FlopCount = 0.0,
+        say: Callable[[str], None] = print,
     ) -> None:
         self.model = model
         self.objective = objective
         self.optimizer = optimizer
         self.settings = settings
         self.flops_per_token = flops_per_token
+        self.say = say
         self.parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         for group in optimizer.param_groups:
             group.setdefault("initial_lr", group["lr"])
@@ -55,25 +57,13 @@ class Stepper:
         return rate
 
     def update(self, batches: Prefetch, watch: LayerWatch | None = None) -> Update:
-        totals: list[Tensor] = []
-        counts: list[int] = []
-        flops = 0.0
-        for _ in range(self.settings.accumulate):
-            batch = batches.take()
-            with self.settings.autocast(batches.device):
-                loss = self.objective(self.model, batch)
-            totals.append(loss.total.detach())
-            counts.append(loss.count)
-            flops += self._flops(batch, loss.count)
-            # Divided by the first count for now, which keeps gradients at their usual size and is already the right
-            # mean when there is one micro-batch.
-            (loss.total / max(1, counts[0])).backward()
-            batches.fetch()
+        losses, flops = self._fitting(batches)
+        counts = [loss.count for loss in losses]
         gradients = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
         if len(counts) > 1:
             # The mean over the tokens of all micro-batches, not the mean of their means.
             torch._foreach_mul_(gradients, max(1, counts[0]) / max(1, sum(counts)))
-        total = torch.stack(totals).sum()
+        total = torch.stack([loss.total for loss in losses]).sum()
         norm = get_total_norm(gradients)
         if watch is not None:
             watch.gradients()
@@ -83,7 +73,48 @@ class Stepper:
         if watch is not None:
             watch.updates()
         self.optimizer.zero_grad(set_to_none=True)
-        return Update(total, sum(counts), torch.where(torch.isfinite(total), norm, torch.nan), flops, loss.beside)
+        return Update(total, sum(counts), torch.where(torch.isfinite(total), norm, torch.nan), flops, losses[-1].beside)
+
+    def _fitting(self, batches: Prefetch) -> tuple[list[Loss], float]:
+        """Losses and gradients of the next batches, in ever smaller parts where the device has no memory for them."""
+        began = batches.position
+        while True:
+            try:
+                return self._pass(batches)
+            except torch.OutOfMemoryError:
+                if getattr(self.objective, "compares_rows", False):
+                    raise
+                self.optimizer.zero_grad(set_to_none=True)
+                parts = batches.divide(began)
+                if parts is None:
+                    raise
+            # Out of the handler, whose error holds on to all that the pass had made.
+            if batches.device.type == "cuda":
+                torch.cuda.empty_cache()
+            began = batches.position
+            self.say(
+                f"The device ran out of memory: from here on each batch is taken in {parts} parts, whose gradients "
+                "are added up. Updates stay as large as they were."
+            )
+
+    def _pass(self, batches: Prefetch) -> tuple[list[Loss], float]:
+        losses: list[Loss] = []
+        flops = 0.0
+        for _ in range(self.settings.accumulate):
+            while True:
+                batch = batches.take()
+                with self.settings.autocast(batches.device):
+                    loss = self.objective(self.model, batch)
+                losses.append(replace(loss, total=loss.total.detach()))
+                flops += self._flops(batch, loss.count)
+                # Divided by the first count for now, which keeps gradients at their usual size and is already the
+                # right mean when there is one micro-batch.
+                (loss.total / max(1, losses[0].count)).backward()
+                whole = batches.behind_whole
+                batches.fetch()
+                if whole:
+                    break
+        return losses, flops
 
     def _apply(self, finite: Tensor) -> None:
         """Step only if loss and gradient were finite; weights, moments and their counter stay as they were if not."""

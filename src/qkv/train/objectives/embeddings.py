@@ -25,6 +25,7 @@ class ContrastiveLoss:
     wrong answers [henderson2017 §4.4], cosines times `scale` the logits."""
 
     counts: ClassVar[str] = "groups"
+    compares_rows: ClassVar[bool] = True
 
     scale: float = 20.0
 

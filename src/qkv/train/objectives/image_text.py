@@ -41,6 +41,7 @@ class ImageTextLoss:
 
     largest_scale: float = 100.0
     counts = "pairs"
+    compares_rows = True
 
     def __call__(self, model: ImageTextModel, batch: ImageTextBatch) -> Loss:
         return self.measure(model, batch)["loss"]

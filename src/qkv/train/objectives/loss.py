@@ -28,7 +28,8 @@ class Batch(Protocol):
 class Objective(Protocol):
     """Maps a model and a batch to the loss that the loop makes small.
 
-    What it counts are tokens, unless it has an attribute `counts` that says otherwise, such as "texts".
+    What it counts are tokens, unless it has an attribute `counts` that says otherwise, such as "texts". Where the loss
+    of a row depends on the other rows of its batch, `compares_rows` is True: such a batch cannot be taken in parts.
     """
 
     def __call__(self, model: Any, batch: Any) -> Loss: ...
