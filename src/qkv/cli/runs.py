@@ -14,19 +14,9 @@ if TYPE_CHECKING:
 NO_TERMINAL = 10_000  # letters of a line where nobody's window is too narrow
 # What is left out first where a window is narrow.
 LEAST = (
-    "when",
-    "memory",
-    "data wait",
-    "of device",
-    "parameters",
-    "time",
-    "train loss",
-    "data",
-    "tokens/s",
-    "size",
-    "last",
+    "when", "memory", "data wait", "of device", "parameters", "time", "train loss", "data", "tokens/s", "size", "last",
     "family",
-)
+)  # fmt: skip
 
 
 def runs(
