@@ -3,11 +3,15 @@
 from pathlib import Path
 
 import pytest
+import torch
 from rich.console import Console
 
 from qkv.api.choices import NewTokenizer
+from qkv.api.cost import cost
 from qkv.api.language import train_language_model
 from qkv.generate.language import TextWriter
+from qkv.models.catalogue import build
+from qkv.models.gpt2 import GPT2Sizes
 from qkv.train.find_rate import FindRate, RateFound
 from qkv.train.optimizers import OPTIMIZERS, adamw, chosen_optimizer
 from qkv.train.reporter import Reporter
@@ -42,6 +46,20 @@ def test_a_language_model_learns(tmp_path: Path, name: str) -> None:
     found = losses(tmp_path / "run")
     assert found[0] > 4.5  # among 300 tokens, 5.7 is what knows nothing
     assert found[-1] < (3.0 if name in ("adamw", "adamw8bit", "muon") else 4.2)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_what_it_keeps_is_told_beforehand(name: str) -> None:
+    """From shapes alone, as much as there really is after a step."""
+    sizes = {"vocabulary": 100, "positions": 32, "width": 64, "hidden": 128, "heads": 2, "layers": 2}
+    model = build("gpt2", GPT2Sizes(**sizes))
+    told = cost(model, rows=1, length=16, device="cpu", optimizer=OPTIMIZERS[name].make).memory.optimizer
+    optimizer = OPTIMIZERS[name].make(model)
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+    kept = [value for state in optimizer.state.values() for value in state.values() if torch.is_tensor(value)]
+    assert told == pytest.approx(sum(tensor.nbytes for tensor in kept), rel=0.01)
 
 
 def test_finding_a_rate_writes_nothing(tmp_path: Path) -> None:

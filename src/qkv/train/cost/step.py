@@ -25,14 +25,26 @@ MakeOptimizer = Callable[[nn.Module], Optimizer]
 class AlwaysThis:
     """The same batch for every micro-batch; of a prefetched stream a step asks no more than this."""
 
+    behind_whole = True
+
     def __init__(self, batch: Batch, device: torch.device) -> None:
-        self.batch, self.device = batch, device
+        self.batch, self.device, self.position = batch, device, dict[str, Any]()
 
     def take(self) -> Batch:
         return self.batch
 
     def fetch(self) -> None:
         pass
+
+
+class SureStepper(Stepper):
+    """Shapes alone are always finite: nobody need ask the device."""
+
+    def _apply(self, finite: torch.Tensor) -> None:
+        if getattr(self.optimizer, "_step_supports_amp_scaling", False):
+            super()._apply(finite)
+        else:
+            self.optimizer.step()
 
 
 def trace_step(
@@ -62,7 +74,7 @@ def trace_step(
             with tracer.during(FORWARD):
                 return objective(model, batch)
 
-        stepper = Stepper(shapes, forward, made, settings)
+        stepper = SureStepper(shapes, forward, made, settings)
         for parameter in parameters:
             parameter.register_post_accumulate_grad_hook(lambda each: tracer.own([each.grad], "gradients"))
         calls.during_backward = lambda: tracer.during(BACKWARD)
