@@ -1,5 +1,6 @@
 """Models with experts from the command line: trained, used, exported."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,10 @@ def test_a_model_with_experts_is_trained_and_its_use_told(
     assert done.code == 0, done.err
     for figure in ("balance", "busiest_expert", "dropped", "router_z"):
         assert f"{figure} " in done.out + done.err
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    told = next(line["experts"] for line in lines if line["kind"] == "train")
+    assert told.keys() == {"balance", "router_z", "dropped", "busiest_expert"}
+    assert 1 / 3 <= told["busiest_expert"] <= 1
     assert load(tmp_path / "run", device="cpu").model.sizes.experts == 3
     exported = qkv("export", tmp_path / "run", tmp_path / "published")
     if "--family" in choice:

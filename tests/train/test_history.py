@@ -9,6 +9,7 @@ from qkv.errors import QkvError
 from qkv.train.evaluation import ValidationLoss
 from qkv.train.history import read_histories, read_history, run_folders
 from qkv.train.objectives import SequenceToSequenceLoss
+from qkv.train.run_state import write_state
 from tests.train.tiny import TinyModel, make_batch, train_tiny
 
 VALIDATION = ValidationLoss(SequenceToSequenceLoss(smoothing=0.0), [make_batch(77)])
@@ -34,6 +35,16 @@ def test_a_run_is_read_back(run: Path) -> None:
     assert history.curve("validation/loss", "tokens")[1] == figures
     assert history.middle("tokens_per_second") > 0
     assert "Started from Python" in history.repeat
+
+
+def test_a_finished_run_that_goes_on_is_under_way(run: Path, tmp_path: Path) -> None:
+    for name in ("run.json", "metrics.jsonl"):
+        (tmp_path / name).write_bytes((run / name).read_bytes())
+    assert read_history(tmp_path).state[0] == "finished"
+    write_state(tmp_path, "running")
+    with (tmp_path / "metrics.jsonl").open("a") as stream:
+        stream.write('{"kind": "train", "step": 7}\n')
+    assert read_history(tmp_path).state[0] == "running"
 
 
 def test_more_may_be_better(run: Path, tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from qkv.train.run_folder import RunFolder
 from qkv.train.schedules import Constant, Cosine, InverseSquareRoot, Linear, Noam, Schedule, WarmupStableDecay
 from qkv.train.settings import TrainSettings
 from qkv.train.state import TrainResult
+from qkv.train.watchers import TensorBoard, Tracker, Watcher
 
 __all__ = [
     "Checkpoint",
@@ -46,10 +47,13 @@ __all__ = [
     "RunFolder",
     "Schedule",
     "SequenceToSequenceLoss",
+    "TensorBoard",
+    "Tracker",
     "TrainResult",
     "TrainSettings",
     "ValidationLoss",
     "WarmupStableDecay",
+    "Watcher",
     "adafactor",
     "adam",
     "adamw",

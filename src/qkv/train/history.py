@@ -53,7 +53,8 @@ class RunHistory:
     @cached_property
     def state(self) -> tuple[str, str]:
         """(running, finished, stopped or failed; why)"""
-        return state_of(self.noted, bool(self.of_kind("final")))
+        finished = bool(self.records) and self.records[-1]["kind"] == "final"  # one that went on is not
+        return state_of(self.noted, finished)
 
     @property
     def watched(self) -> tuple[str, bool]:

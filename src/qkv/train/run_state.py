@@ -28,7 +28,7 @@ def write_state(folder: Path, state: State, reason: str = "") -> None:
 
 
 def state_of(noted: Mapping[str, Any] | None, finished: bool) -> tuple[str, str]:
-    """(state, why) from `state.json`, which older runs lack, and whether the history holds an end.
+    """(state, why) from `state.json`, which older runs lack, and whether the history ends as it should.
 
     A run that says it is running, on this machine and by a process that is gone, was killed: it failed.
     """
