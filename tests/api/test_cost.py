@@ -164,7 +164,8 @@ def test_time_is_told_only_where_it_was_measured(profile: DeviceProfile) -> None
 
 @pytest.mark.parametrize(
     ("family", "attention"),
-    [("gpt2", "lsh:2:64"), ("gpt2", "rfa:32"), ("gpt2", "strided:32"), ("bert", "linformer:32"), ("big-bird", None),
+    [("gpt2", "lsh:2:64"), ("gpt2", "rfa:32"), ("gpt2", "performer:32"), ("bert", "performer:40"),
+     ("gpt2", "strided:32"), ("bert", "linformer:32"), ("big-bird", None),
      ("longformer", None), ("mixtral", None), ("albert", None), ("transformer", None), ("deit", None)],
 )  # fmt: skip
 def test_families_and_attentions_of_a_gpu_are_told_without_one(family: str, attention: str | None) -> None:

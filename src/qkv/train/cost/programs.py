@@ -124,12 +124,42 @@ def _work(name: str, programs: int, given: tuple[Any, ...], constants: dict[str,
             "chunks", TYPES.get(first.dtype, "float32"), back, True, False, False, programs, chunk, seen, constants["D"]
         )
         return Work("attention", name, flops, moved, as_tuple(shape))
-    return Work("pointwise", name, _PRODUCTS.get(name, lambda tensors: 0)(tensors), moved)
+    return Work("pointwise", name, _PRODUCTS.get(name, lambda tensors, chunk: 0)(tensors, constants.get("C", 0)), moved)
 
 
-# Operations of the programs that make products on their way: exp(x wᵀ), its way back, and the hashes of x.
-_PRODUCTS: dict[str, Callable[[list[Tensor]], int]] = {
-    "exponentials_programs.forward": lambda tensors: 2 * tensors[0].numel() * len(tensors[1]),
-    "exponentials_programs.backward": lambda tensors: 2 * tensors[0].numel() * tensors[2].shape[1],
-    "hashing_programs.hashed": lambda tensors: 2 * tensors[0].numel() * math.prod(tensors[1].shape[2:]),
+def _hashed(tensors: list[Tensor], chunk: int) -> int:
+    return 2 * tensors[0].numel() * math.prod(tensors[1].shape[2:])
+
+
+def _gathered(tensors: list[Tensor], chunk: int) -> int:
+    k, v, w, *_ = tensors
+    return 2 * len(w) * (k.numel() + v.numel())
+
+
+def _pulled(tensors: list[Tensor], chunk: int) -> int:
+    q, w, o, *_ = tensors
+    return 2 * len(w) * (q.numel() + o.numel())
+
+
+def _by_features(of_keys: int, of_values: int, tables: int) -> Callable[[list[Tensor], int], int]:
+    """Each token's products of its features with so many vectors of a key's and of a value's width, and as many tables
+    of its chunk: what is done under a look-ahead mask, which without one is less."""
+
+    def operations(tensors: list[Tensor], chunk: int) -> int:
+        q, _, v, w, *_ = tensors
+        tokens, e = q.numel() // q.shape[3], v.shape[3]
+        wide = len(w) * (of_keys * q.shape[3] + of_values * e)
+        return 2 * tokens * (wide + tables * chunk * (len(w) + e))
+
+    return operations
+
+
+# Operations of the programs that make products on their way, of their tensors and the tokens of a chunk.
+_PRODUCTS: dict[str, Callable[[list[Tensor], int], int]] = {
+    "hashing_programs.hashed": _hashed,
+    "positive_programs.gather": _gathered,
+    "positive_programs.read": _by_features(3, 1, 1),
+    "positive_backward_programs.pull": _pulled,
+    "positive_backward_programs.back_to_queries": _by_features(3, 1, 1),
+    "positive_backward_programs.back_to_keys": _by_features(5, 2, 2),
 }

@@ -11,6 +11,7 @@ from qkv.parts.attention.attention import Attention
 from qkv.parts.attention.kernels import prefix_sums as sums_of_chunks
 from qkv.parts.attention.kernels import random_features
 from qkv.parts.attention.kernels.exact import exact
+from qkv.parts.attention.kernels.exponentials import exponentials
 from qkv.parts.attention.kernels.prefix_sums import fading_sums, prefix_sums
 from qkv.parts.attention.kernels.random_features import (
     PositiveFeatures,
@@ -188,6 +189,15 @@ def test_no_table_and_no_features_wait_for_the_backward_pass() -> None:
     with torch.autograd.graph.saved_tensors_hooks(note, lambda x: x):
         kernel(q, k, v, Mask(Causal(), Tokens(512), Tokens(512), "cpu"))
     assert max(kept, default=0) <= 512 * 8
+
+
+def test_exponents_are_never_rounded_to_bfloat16() -> None:
+    """Where neighbours of its numbers are 0.25 apart, exponentials would be wrong by more than a tenth."""
+    x, w = (torch.randn(20, 64) * 4).bfloat16(), torch.randn(32, 64).bfloat16()
+    made, largest = exponentials(x, w)
+    expected, size = exponentials(x.double(), w.double())
+    torch.testing.assert_close(made.double(), expected, atol=1e-6, rtol=0.005)
+    torch.testing.assert_close(largest.double(), size, atol=1e-3, rtol=0.0)
 
 
 def test_directions_are_drawn_anew_when_they_are_due() -> None:

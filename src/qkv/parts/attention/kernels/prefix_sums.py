@@ -19,6 +19,11 @@ CHUNK = 128  # tokens
 CHUNKS = 128  # of a segment at most: what they start from is gathered by a table of chunks by chunks
 
 
+def beside(width: int) -> int:
+    """Columns of sums beside those of values, for the denominator: at least one, to a multiple of eight."""
+    return 8 - width % 8
+
+
 def prefix_sums(queries: Tensor, keys: Tensor, values: Tensor, before: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """(what each query reads [b h n e], the sums after the last token [b h m e], in float32 at least).
 

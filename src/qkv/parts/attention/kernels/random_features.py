@@ -3,17 +3,17 @@
     Σ_k exp(q·k) v  ≈  φ(q) Σ_k φ(k) vᵀ
 
 costs n·m·e for n tokens, m features and values of width e, where exact attention costs n². Under a look-ahead mask
-the sums are prefix sums. Features are many times wider than what they are made of, so they are made segment by segment
-of a row, and made again when gradients are asked for.
+the sums are prefix sums. Features are many times wider than what they are made of, and never kept: programs for a GPU
+make them in registers; else they are made segment by segment of a row, and again when gradients are asked for.
 
-Shapes: b rows, h query heads, g key/value heads, q queries, k keys, n tokens, d width of a key, e of a value,
-m features.
+Shapes: b rows, h query heads, g key/value heads, q queries, k keys, n tokens, d/e widths of keys/values, m features.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import torch
@@ -23,7 +23,7 @@ from torch.utils.checkpoint import checkpoint
 
 from qkv.errors import QkvError
 from qkv.parts.attention.kernels.exponentials import exponentials
-from qkv.parts.attention.kernels.prefix_sums import CHUNK, CHUNKS, fading_sums, prefix_sums
+from qkv.parts.attention.kernels.prefix_sums import CHUNK, CHUNKS, beside, fading_sums, prefix_sums
 from qkv.parts.attention.kernels.refusals import refuse_dropout, refuse_recording
 from qkv.parts.attention.visibility import Mask
 from qkv.parts.attention.whole_rows import looks_ahead, real_keys
@@ -172,8 +172,10 @@ class RandomFeatureKernel(nn.Module):
             return self.looking_back(q, k, v, real, scale=scale)[0]
         with without_autocast(q):
             (q, k, v), given = self._prepared(q, k, v), v.dtype
-            scale, real = self._scale(q, scale), _shown(real, k)
-            sums = self._nothing(q, v)
+            scale = q.shape[-1] ** -0.5 if scale is None else scale
+            if programs := self._programs(q, v):
+                return programs.attend(q, k, v, self.features.directions, real, scale).to(given)
+            sums, real = self._nothing(q, v), _shown(real, k)
             for part in self._segments(k):
                 sums = _again(self._gathered, scale, k[:, :, part], v[:, :, part], real[:, :, part], *sums)
             parts = [_again(self._read, scale, v.shape[-1], q[:, :, part], *sums) for part in self._segments(q)]
@@ -198,7 +200,13 @@ class RandomFeatureKernel(nn.Module):
         """
         with without_autocast(q):
             (q, k, v), given = self._prepared(q, k, v), v.dtype
-            scale, shown, parts = self._scale(q, scale), _shown(real, k), []
+            scale = q.shape[-1] ** -0.5 if scale is None else scale
+            if gates is None and (programs := self._programs(q, v)):
+                before = () if sums is None else sums[:2]
+                o, after, size = programs.looking_back(q, k, v, self.features.directions, real, scale, *before)
+                seen = torch.full_like(size, k.shape[2]) if real is None else real.sum(1).view(-1, 1, 1, 1).to(size)
+                return o.to(given), Sums(after, size, seen.expand_as(size) + (0 if sums is None else sums.seen))
+            shown, parts = _shown(real, k), []
             if gates is not None:
                 gates = widened(gates).masked_fill(~shown[..., 0], 1.0)  # padding fades nothing
             sums = sums or self._nothing(q, v)
@@ -239,8 +247,8 @@ class RandomFeatureKernel(nn.Module):
         size = size.masked_fill(~real, -torch.inf)
         largest = torch.maximum(size.detach().amax(2, keepdim=True), sums.largest)  # [b h 1 1]
         weights = (size - largest).exp().to(v.dtype)
-        # Columns of weights alone gather the denominator: one would do, but products of eight columns suit a GPU.
-        values = torch.cat([v * weights, weights.expand(*weights.shape[:-1], _more(v))], -1)
+        # Columns of weights alone gather the denominator: one would do, but eight at a time suit a GPU.
+        values = torch.cat([v * weights, weights.expand(*weights.shape[:-1], beside(v.shape[-1]))], -1)
         return keys, values, Sums(sums.of_values * (sums.largest - largest).exp(), largest, sums.seen)
 
     def _ratio(self, read: Tensor, seen: Tensor, width: int) -> Tensor:
@@ -250,7 +258,7 @@ class RandomFeatureKernel(nn.Module):
 
     def _nothing(self, q: Tensor, v: Tensor) -> Sums:
         wide, shape = torch.promote_types(q.dtype, torch.float32), q.shape[:2]
-        none = torch.zeros(*shape, self.features.count, v.shape[-1] + _more(v), dtype=wide, device=q.device)
+        none = torch.zeros(*shape, self.features.count, v.shape[-1] + beside(v.shape[-1]), dtype=wide, device=q.device)
         return Sums(none, none.new_full((*shape, 1, 1), -1e30), none.new_zeros(*shape, 1, 1))
 
     def _prepared(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -262,19 +270,19 @@ class RandomFeatureKernel(nn.Module):
             return q, k, v
         return widened(q), widened(k), widened(v)
 
-    def _scale(self, q: Tensor, scale: float | None) -> float:
-        return q.shape[-1] ** -0.5 if scale is None else scale
+    def _programs(self, q: Tensor, v: Tensor) -> ModuleType | None:
+        """What does it on a GPU, for positive features of keys and values that are not too wide."""
+        if not (isinstance(self.features, PositiveFeatures) and q.is_cuda):
+            return None
+        from qkv.parts.attention.kernels import positive_triton  # Triton comes with torch's builds for GPUs only
+
+        return positive_triton if positive_triton.fits(q, v) else None
 
     def _segments(self, x: Tensor) -> Iterator[slice]:
         rows, heads, length, _ = x.shape
         chunks = SEGMENT // (rows * heads * self.features.count * CHUNK)
         tokens = CHUNK * max(1, min(CHUNKS, chunks))
         return (slice(first, first + tokens) for first in range(0, length, tokens))
-
-
-def _more(v: Tensor) -> int:
-    """Columns beside the values: at least one, to a multiple of eight."""
-    return 8 - v.shape[-1] % 8
 
 
 def _shown(real: Tensor | None, k: Tensor) -> Tensor:
