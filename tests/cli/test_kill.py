@@ -147,6 +147,9 @@ def kill_and_go_on(folder: Path, steps: int, kills: int) -> int:
 
 def test_a_run_that_is_killed_four_times_ends_as_an_unbroken_one(tmp_path: Path) -> None:
     kill_and_go_on(tmp_path, steps=60, kills=4)
+    kept = Checkpoints(tmp_path / "killed" / "checkpoints").steps()
+    assert {50, 58, 60} <= set(kept), "that of step 50 for good, and the newest two"
+    assert len(kept) <= 4, "and the best"
 
 
 def test_a_disk_that_takes_no_more_leaves_the_last_checkpoint(tmp_path: Path) -> None:

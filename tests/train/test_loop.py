@@ -279,6 +279,20 @@ def test_the_last_checkpoints_are_averaged_and_evaluated(tmp_path: Path) -> None
     assert "3 checkpoints" in result.weights
 
 
+def test_a_damaged_checkpoint_is_left_out_of_the_average_with_a_message(tmp_path: Path) -> None:
+    train_tiny(tmp_path / "run", save_every=2, average=3)
+    file = tmp_path / "run" / "checkpoints" / "step-00000008" / "model.safetensors"
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1  # still a safetensors file
+    file.write_bytes(content)
+    console = Console(record=True, width=300, file=(tmp_path / "shown").open("w"))
+    result, _, _ = train_tiny(
+        tmp_path / "run", save_every=2, average=3, run={"resume": True}, reporter=Reporter(console)
+    )
+    assert f"{file} was cut short, edited or damaged" in console.export_text()
+    assert "2 checkpoints" in result.weights
+
+
 def test_a_stop_leaves_no_trace_in_the_average_of_checkpoints(tmp_path: Path) -> None:
     how = {"steps": 10, "save_every": 2, "average": 3, "evaluate": VALIDATION}
     straight = train_tiny(tmp_path / "straight", objective=SignalAfter(-1), **how)

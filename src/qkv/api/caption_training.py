@@ -46,7 +46,7 @@ FOLLOWING = ("image", "channels", "vocabulary", "end")  # sizes that follow from
 LONGEST_CAPTION = 77  # tokens of a new model's texts [radford2021 §2.4]
 HASHED_AT_ONCE = 4096  # pictures
 COMPARED = 4096  # held-out pairs that are compared with each other for the loss
-SETTINGS = TrainSettings(steps=2000, evaluate_every=200, save_every=200, keep=1, watch="accuracy", better="higher")
+SETTINGS = TrainSettings(steps=2000, evaluate_every=200, save_every=200, keep=2, watch="accuracy", better="higher")
 
 
 @dataclass(frozen=True, kw_only=True)

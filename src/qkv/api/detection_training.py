@@ -42,7 +42,7 @@ from qkv.weights.load import with_head
 
 FAMILY = "detr"
 # Gradients are clipped to 0.1 [carion2020 §A.4]; the best weights are those of the highest average precision.
-SETTINGS = TrainSettings(steps=5000, clip=0.1, evaluate_every=500, save_every=500, keep=1, watch="map", better="higher")
+SETTINGS = TrainSettings(steps=5000, clip=0.1, evaluate_every=500, save_every=500, keep=2, watch="map", better="higher")
 NORMALISE = Normalise(1 / 255, IMAGENET_MEAN, IMAGENET_STD)
 ANY_SIZE = Preprocessing(resize=EdgesUpTo(800, 1333), normalise=NORMALISE, padding="to largest")  # [carion2020 §4]
 

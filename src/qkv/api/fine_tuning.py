@@ -36,7 +36,7 @@ from qkv.train.schedules import Linear, Schedule
 from qkv.train.settings import TrainSettings
 from qkv.weights.load import with_head
 
-SETTINGS = TrainSettings(steps=500, evaluate_every=100, save_every=100, keep=1)
+SETTINGS = TrainSettings(steps=500, evaluate_every=100, save_every=100, keep=2)
 STRIDE = 128  # tokens that windows of a long context share
 Reader = TypeVar("Reader", bound=TextReader)
 

@@ -8,7 +8,7 @@ from qkv.train.reporter import Reporter
 from qkv.train.schedules import Linear, Schedule
 from qkv.train.settings import TrainSettings
 
-SETTINGS = TrainSettings(steps=2000, evaluate_every=200, save_every=200, keep=1)
+SETTINGS = TrainSettings(steps=2000, evaluate_every=200, save_every=200, keep=2)
 
 
 @dataclass(frozen=True, kw_only=True)

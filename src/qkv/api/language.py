@@ -40,7 +40,7 @@ from qkv.train.reporter import Reporter
 from qkv.train.schedules import Cosine, Schedule
 from qkv.train.settings import TrainSettings
 
-SETTINGS = TrainSettings(minutes=5, evaluate_every=200, save_every=200, keep=1)
+SETTINGS = TrainSettings(minutes=5, evaluate_every=200, save_every=200, keep=2)
 Rows = Callable[..., LanguageRows]  # pack or stream
 
 

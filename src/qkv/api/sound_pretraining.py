@@ -44,7 +44,7 @@ class SoundPretraining(Training):
     objective: FrameLoss = FrameLoss()  # noqa: RUF009 (frozen)
     batching: Batching = RowCount(16)  # noqa: RUF009 (frozen)
     schedule: Schedule = TriStage(rise=0.08, hold=0.0)  # noqa: RUF009 (frozen)
-    settings: TrainSettings = TrainSettings(steps=5000, evaluate_every=500, save_every=500, keep=1)  # noqa: RUF009
+    settings: TrainSettings = TrainSettings(steps=5000, evaluate_every=500, save_every=500, keep=2)  # noqa: RUF009
 
 
 def pretrain_on_sounds(

@@ -32,7 +32,7 @@ from qkv.train.reporter import Reporter
 from qkv.train.schedules import Linear, Schedule
 from qkv.train.settings import TrainSettings
 
-SETTINGS = TrainSettings(minutes=5, evaluate_every=200, save_every=200, keep=1)
+SETTINGS = TrainSettings(minutes=5, evaluate_every=200, save_every=200, keep=2)
 TOKENIZER: NewTokenizer | TextTokenizer = NewTokenizer("unigram", 8000)
 FAMILY = "t5"
 SIZES: Sizes = "desk"

@@ -53,7 +53,7 @@ class SpeechTraining(Training):
     batching: Batching = RowCount(16)  # noqa: RUF009 (frozen)
     schedule: Schedule = TriStage()  # noqa: RUF009 (frozen)
     settings: TrainSettings = TrainSettings(  # noqa: RUF009 (frozen)
-        steps=2000, evaluate_every=200, save_every=200, keep=1, watch="wer"
+        steps=2000, evaluate_every=200, save_every=200, keep=2, watch="wer"
     )
 
 

@@ -46,7 +46,7 @@ from qkv.train.state import TrainResult
 EvaluateText = Callable[[TextToText], Mapping[str, float]]
 CountFlops = Callable[[SequenceToSequence, PairBatch], float]  # of a typical batch, for each predicted token
 
-SETTINGS = TrainSettings(minutes=5, evaluate_every=200, save_every=200, keep=1, patience=10)
+SETTINGS = TrainSettings(minutes=5, evaluate_every=200, save_every=200, keep=2, patience=10)
 TOKENIZER: NewTokenizer | TextTokenizer = NewTokenizer("bpe", 8000)
 FAMILY = "transformer-prenorm"
 SIZES: Sizes = "desk"

@@ -120,8 +120,8 @@ class Checkpoints:
             self.recover()
         return target
 
-    def read(self, step: int) -> Checkpoint:
-        """One checkpoint, every byte of it verified."""
+    def verify(self, step: int) -> dict[str, Any]:
+        """Raise where a byte of a checkpoint is not what it was; returns what its `state.json` says."""
         folder = self.path(step)
         content = read_json(folder / "state.json")
         if not isinstance(content, dict) or content.get("format") != FORMAT:
@@ -134,6 +134,11 @@ class Checkpoints:
                 raise QkvError(f"The file {file} is missing.")
             if checksum(file) != expected:
                 raise QkvError(f"The file {file} was cut short, edited or damaged: its checksum does not match.")
+        return content
+
+    def read(self, step: int) -> Checkpoint:
+        """One checkpoint, every byte of it verified."""
+        folder, content = self.path(step), self.verify(step)
         average = folder / "average.safetensors"
         return Checkpoint(
             folder=folder,

@@ -14,6 +14,19 @@ from qkv.train.state import TrainState
 from qkv.weights.save import tensors_of
 
 
+def _whole(checkpoints: Checkpoints, newest: int, say: Callable[[str], None]) -> list[int]:
+    """The steps of the newest checkpoints, but for those that were damaged since, which are told."""
+    whole = []
+    for step in checkpoints.steps()[-newest:]:
+        try:
+            checkpoints.verify(step)
+        except QkvError as error:
+            say(f"{error} It is left out of the average.")
+        else:
+            whole.append(step)
+    return whole
+
+
 def load_final_weights(
     model: nn.Module,
     checkpoints: Checkpoints,
@@ -25,7 +38,7 @@ def load_final_weights(
     """Put the final weights into the model; returns what a person calls them."""
     own = tensors_of(model)
     if settings.average > 0:
-        paths = [checkpoints.path(step) for step in checkpoints.steps()[-settings.average :]]
+        paths = [checkpoints.path(step) for step in _whole(checkpoints, settings.average, say)]
         copy_into(own, average_checkpoints(paths, drawn_names(model)), "The average")
         return f"mean of the last {len(paths)} checkpoints" if len(paths) > 1 else "weights of the last step"
     kind = "moving average" if moving is not None else "weights"
