@@ -31,7 +31,8 @@ class ConsistentLoss:
 
     def __call__(self, model: nn.Module, batch: Pairs) -> Loss:
         # Both passes in one: the rows twice, each copy with dropout of its own.
-        source, source_lengths = batch.source.repeat(2, 1), batch.source_lengths.repeat(2)
+        source = batch.source.repeat(2, 1)
+        source_lengths = None if batch.padding is None else batch.padding.repeat(2)
         target = batch.target.repeat(2, 1)
         logits = model(source, source_lengths, target[:, :-1])  # [2b t v]
         wanted, real = predicted(target, batch.target_lengths.repeat(2))  # [2b t] each
