@@ -1,14 +1,17 @@
 """Muon against its algorithm written out, and against torch's own."""
 
 import math
+from dataclasses import MISSING, fields
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from qkv.api.choices import named_sizes
 from qkv.errors import QkvError
-from qkv.models.catalogue import build
+from qkv.models.catalogue import FAMILIES, Family, build, find_family
 from qkv.models.gpt2 import GPT2Sizes
+from qkv.models.head_choice import HeadChoice
 from qkv.train.optimizers import Muon, hidden_matrices, muon
 from qkv.train.optimizers.orthogonal import orthogonalised
 from tests.train.optimizers.common import gradients, one_parameter, small_gpt2, stepped
@@ -114,6 +117,25 @@ def test_matrices_of_the_stack_are_muons_and_the_rest_is_adamws() -> None:
     }
     assert taken == {f"stack.blocks.{layer}.{name}": pieces for layer in (0, 1) for name, pieces in block.items()}
     assert hidden_matrices(model) == taken.keys()
+
+
+@pytest.mark.parametrize("name", [name for name in FAMILIES if name != "rnn"])
+def test_every_family_has_matrices_for_it_none_of_them_of_its_ends(name: str) -> None:
+    family = find_family(name)
+    labelled = HeadChoice("classification", ("yes", "no")) if family.heads[:1] == ("classification",) else None
+    with torch.device("meta"):
+        model = build(name, family.sizes_type(**named_sizes(family, "desk"), **vocabularies(family)), labelled)
+    found = hidden_matrices(model)
+    shapes = {path: parameter.shape for path, parameter in model.named_parameters()}
+    assert found
+    ends = {"embed", "head", "source", "target", "frames", "queries", "backbone", "position"}
+    assert [path for path in found if ends & set(path.split(".")) or len(shapes[path]) not in (2, 3)] == []
+
+
+def vocabularies(family: Family) -> dict[str, int]:
+    """The sizes that follow from data."""
+    required = [each.name for each in fields(family.sizes_type) if each.default is MISSING]
+    return {each: 50 for each in required if each.endswith("vocabulary")}
 
 
 def test_experts_of_a_model_are_taken() -> None:

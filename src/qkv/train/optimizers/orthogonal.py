@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from qkv.errors import QkvError
 from qkv.parts.linear import JoinedLinear
+from qkv.parts.reversible import ReversibleStack
 from qkv.parts.stack import Stack
 from qkv.train.optimizers.groups import (
     TABLES,
@@ -49,8 +50,9 @@ def orthogonalised(matrices: Tensor, steps: int = 5) -> Tensor:
 
 def hidden_matrices(model: nn.Module) -> set[str]:
     """The matrices within a stack of blocks. What leads into it and the head are for AdamW. [jordan2024]"""
-    stacks = [f"{name}." if name else "" for name, module in model.named_modules() if isinstance(module, Stack)]
     owners = dict(model.named_modules())
+    kinds = (Stack, ReversibleStack)
+    stacks = [f"{name}." if name else "" for name, module in owners.items() if isinstance(module, kinds)]
     found = set()
     for name, parameter in model.named_parameters():
         within = any(name.startswith(stack) for stack in stacks)
