@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from qkv.train.optimizers.groups import DecayRule, RateRule, decay_groups, decay_matrices, rate_groups
-from qkv.train.optimizers.own import OwnOptimizer, alike, check_rates, decay
+from qkv.train.optimizers.own import OwnOptimizer, alike, check_rates, decay, stacked
 
 
 class Adafactor(OwnOptimizer):
@@ -37,8 +37,8 @@ class Adafactor(OwnOptimizer):
         for numbers in alike(keys, [each.numel() for each in parameters]):
             some = [states[number] for number in numbers]
             own = [parameters[number] for number in numbers]
-            updates = self._updates(group, torch.stack([gradients[number] for number in numbers]), some)
-            size = _mean_square(torch.stack(own)).sqrt_().clamp_(min=group["eps"][1])
+            updates = self._updates(group, stacked([gradients[number] for number in numbers]), some)
+            size = _mean_square(stacked(own)).sqrt_().clamp_(min=group["eps"][1])
             updates.mul_(size * group["lr"])  # α = max(ε₂, RMS(X)) ρ
             decay(own, group["lr"] * group["weight_decay"])
             torch._foreach_sub_(own, list(updates.unbind()))
@@ -84,12 +84,12 @@ def _new_state(parameter: Tensor) -> dict[str, Any]:
 
 def _kept(states: list[dict[str, Any]], name: str, now: Tensor, new: float) -> Tensor:
     """The moving mean of all states with what is new, which they hold from now on."""
-    kept = torch.stack([state[name] for state in states]).lerp_(now, new)
+    kept = stacked([state[name] for state in states]).lerp_(now, new)
     torch._foreach_copy_([state[name] for state in states], list(kept.unbind()))
     return kept
 
 
-def _mean_square(stacked: Tensor) -> Tensor:
+def _mean_square(many: Tensor) -> Tensor:
     """Of each parameter by itself, in a form that can be multiplied with all of them. [n …] → [n 1 …]"""
-    means = stacked.flatten(1).square().mean(1) if stacked.ndim > 1 else stacked.square()
-    return means.view(-1, *[1] * (stacked.ndim - 1))
+    means = many.flatten(1).square().mean(1) if many.ndim > 1 else many.square()
+    return means.view(-1, *[1] * (many.ndim - 1))

@@ -23,7 +23,7 @@ from qkv.train.optimizers.groups import (
     rate_groups,
     trainable,
 )
-from qkv.train.optimizers.own import OwnOptimizer, adam_state, adam_step, alike, check_rates, decay
+from qkv.train.optimizers.own import OwnOptimizer, adam_state, adam_step, alike, check_rates, decay, stacked
 
 # Of the polynomial a x + b x³ + c x⁵, which takes any singular value towards 1, roughly and fast. [jordan2024]
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
@@ -99,7 +99,7 @@ class Muon(OwnOptimizer):
         updates = [piece for each in ahead for piece in _matrices(each, group["pieces"])]
         targets = [piece for each in parameters for piece in _matrices(each.detach(), group["pieces"])]
         for numbers in alike([each.shape for each in updates], [each.numel() for each in updates]):
-            moved = orthogonalised(torch.stack([updates[number] for number in numbers]))
+            moved = orthogonalised(stacked([updates[number] for number in numbers]))
             # Updates of the size of AdamW's, whatever the shape: one rate and one decay serve both. [liu2025 §2.2]
             size = 0.2 * math.sqrt(max(moved.shape[-2:]))
             torch._foreach_add_([targets[number] for number in numbers], moved.unbind(), alpha=-group["lr"] * size)

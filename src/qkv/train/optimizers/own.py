@@ -107,6 +107,11 @@ def alike(keys: Sequence[Hashable], sizes: Sequence[int]) -> Iterator[list[int]]
         yield some
 
 
+def stacked(tensors: list[Tensor]) -> Tensor:
+    """Side by side in one tensor, which is a view where there is only one. [n …]"""
+    return torch.stack(tensors) if len(tensors) > 1 else tensors[0][None]
+
+
 def check_rates(optimizer: str, **shares: float) -> None:
     """Numbers that would make no update, or an ever larger one."""
     for name, value in shares.items():
