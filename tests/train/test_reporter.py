@@ -17,11 +17,15 @@ def test_a_pipe_gets_plain_lines() -> None:
     with Reporter(Console(file=stream)) as reporter:
         reporter.train(RECORD, progress=0.25)
         reporter.train({**RECORD, "loss": None, "skipped": 2, "tokens_per_second": None}, progress=0.0)
+        reporter.train({**RECORD, "flops_utilisation": 0.423, "data_wait_share": 0.25}, progress=0.25)
+        reporter.train({**RECORD, "data_wait_share": 0.02}, progress=0.25)
         reporter.evaluation(1200, {"loss": 2.5, "perplexity": 12.18249}, improved=True)
         reporter.say("[bold]a path in brackets[/bold]")
     assert stream.getvalue().splitlines() == [
         "step 1,200  loss 3.142  12.3k tokens/s  rate 3.00e-04  3m00s left",
         "step 1,200  loss none  ? tokens/s  rate 3.00e-04  ? left  2 skipped",
+        "step 1,200  loss 3.142  12.3k tokens/s  rate 3.00e-04  3m00s left  42% of the device  25% waiting for data",
+        "step 1,200  loss 3.142  12.3k tokens/s  rate 3.00e-04  3m00s left",
         "step 1,200  validation: loss 2.5  perplexity 12.18  (best so far)",
         "[bold]a path in brackets[/bold]",
     ]
