@@ -54,6 +54,19 @@ def test_sizes_are_spelled_as_for_a_training() -> None:
     assert more["parameters"] - fewer["parameters"] == 100 * 32
 
 
+def test_what_an_optimizer_keeps() -> None:
+    kept = {
+        name: json.loads(priced("--device", "cpu", "--optimizer", name, "--json").out)["memory"]["optimizer"]
+        for name in ("adamw", "muon", "lion", "adafactor")
+    }
+    assert kept["lion"] == pytest.approx(kept["adamw"] / 2, rel=0.01)
+    assert kept["adafactor"] < kept["lion"] / 10
+    assert kept["lion"] < kept["muon"] < kept["adamw"]
+    refused = priced("--optimizer", "muon", "--forward-only")
+    assert refused.code == 2
+    assert "--forward-only learns nothing" in refused.complaint
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

@@ -26,6 +26,7 @@ def cost(
     steps: Annotated[int | None, typer.Option(min=1, help="Of the run.")] = None,
     accumulate: Annotated[int, typer.Option(min=1, help="Batches for each update.")] = 1,
     precision: Annotated[str, typer.Option(help="float32 or bfloat16.")] = "float32",
+    optimizer: Annotated[str, typer.Option(help="adamw, adamw8bit, muon, lion or adafactor.")] = "adamw",
     device: Annotated[str, typer.Option(help="One that was measured, such as h200, or cpu, cuda or auto.")] = "auto",
     forward_only: Annotated[bool, typer.Option("--forward-only", help="A pass that learns nothing.")] = False,
     measure: Annotated[bool, typer.Option("--measure", help="Measure this machine's device first.")] = False,
@@ -48,10 +49,14 @@ def cost(
     if (family is None) == (model is None):
         raise QkvError("Say what to price: --family with --size, or --model for one that exists.")
     from qkv.api.cost import cost as predicted
+    from qkv.train.optimizers import chosen_optimizer
 
+    if forward_only and optimizer != "adamw":
+        raise QkvError("--forward-only learns nothing, so --optimizer does nothing: give one of the two.")
     common: dict[str, Any] = {
         "rows": rows, "length": length, "target_length": target_length, "steps": steps, "accumulate": accumulate,
         "precision": precision, "device": device, "forward_only": forward_only,
+        "optimizer": chosen_optimizer(optimizer, suits_adamw=1e-3, weight_decay=0.1),
     }  # fmt: skip
     if model is not None:
         if head is not None or attention is not None or vocabulary is not None or size != "desk":
