@@ -155,14 +155,14 @@ def stop_after(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
     update, done = Stepper.update, [0]
 
-    def counted(self: Stepper, batches: Any) -> Any:
+    def counted(self: Stepper, *given: Any) -> Any:
         done[0] += 1
         if done[0] == step:
             import os
             import signal
 
             os.kill(os.getpid(), signal.SIGINT)
-        return update(self, batches)
+        return update(self, *given)
 
     monkeypatch.setattr(Stepper, "update", counted)
 
