@@ -65,7 +65,7 @@ def results(run: RunSummary) -> dict[str, str]:
         f"best {run.figure}": _figure(run.best),
         f"last {run.figure}": _figure(run.last),
         "train loss": _figure(run.loss),
-        "tokens/s": UNKNOWN if run.tokens_per_second is None else short(run.tokens_per_second),
+        "speed": UNKNOWN if run.tokens_per_second is None else f"{short(run.tokens_per_second)} {run.counted}/s",
         "of device": _share(run.flops_utilisation),
         "data wait": _share(run.data_wait_share),
         "memory": UNKNOWN if run.peak_memory is None else f"{run.peak_memory / 2**30:.2f}G",

@@ -34,6 +34,7 @@ class RunSummary:
     last: float | None
     loss: float | None  # of the last window of training
     tokens_per_second: float | None
+    counted: str  # what these tokens are: texts, pictures
     flops_utilisation: float | None  # share of what the device has
     data_wait_share: float | None  # of the time
     peak_memory: int | None  # bytes
@@ -62,6 +63,7 @@ def summary(history: RunHistory) -> RunSummary:
         last=history.figure("last"),
         loss=next((each.get("loss") for each in reversed(history.of_kind("train"))), None),
         tokens_per_second=history.middle("tokens_per_second"),
+        counted=str(history.latest("counted") or "tokens"),
         flops_utilisation=history.middle("flops_utilisation"),
         data_wait_share=history.middle("data_wait_share"),
         peak_memory=history.latest("peak_memory"),

@@ -11,10 +11,11 @@ import typer
 if TYPE_CHECKING:
     from qkv.train.history import RunHistory
 
+WIDEST = 60  # letters of a setting beside others
 NO_TERMINAL = 10_000  # letters of a line where nobody's window is too narrow
 # What is left out first where a window is narrow.
 LEAST = (
-    "when", "memory", "data wait", "of device", "parameters", "time", "train loss", "data", "tokens/s", "size", "last",
+    "when", "memory", "data wait", "of device", "parameters", "time", "train loss", "data", "speed", "size", "last",
     "family",
 )  # fmt: skip
 
@@ -96,10 +97,8 @@ def listed(found: "Sequence[RunHistory]", width: int) -> str:
     cells = [results(summary(run)) for run in found]
     figures = {name for each in cells for name in each if name.startswith(("best ", "last "))}
     if len(figures) > 2:  # runs that are judged by several figures: a cell says which one is its own
-        for each in cells:
-            for name in [name for name in each if name in figures]:
-                which, _, own = name.partition(" ")
-                each[which] = f"{each.pop(name)} {own}" if each[name] != UNKNOWN else each.pop(name)
+        cells = [dict(_named(name, value) if name in figures else (name, value) for name, value in each.items())
+                 for each in cells]  # fmt: skip
     head = list(dict.fromkeys(name for each in cells for name in each))
     head = [name for name in head if any(each.get(name, UNKNOWN) != UNKNOWN for each in cells)]
     for narrower in ((), *((LEAST[:count]) for count in range(1, len(LEAST) + 1))):
@@ -112,6 +111,14 @@ def listed(found: "Sequence[RunHistory]", width: int) -> str:
     return text
 
 
+def _named(name: str, value: str) -> tuple[str, str]:
+    """(`best accuracy`, `0.9`) as (`best`, `0.9 accuracy`)."""
+    from qkv.api.run_comparison import UNKNOWN
+
+    which, _, own = name.partition(" ")
+    return which, value if value == UNKNOWN else f"{value} {own}"
+
+
 def side_by_side(found: "Sequence[RunHistory]", width: int) -> str:
     """What came of each, and what differs in what made them: a column for each run."""
     from qkv.api.run_comparison import UNKNOWN, differences, names, results, told
@@ -119,7 +126,7 @@ def side_by_side(found: "Sequence[RunHistory]", width: int) -> str:
 
     cells = [results(summary(run)) for run in found]
     head = list(dict.fromkeys(name for each in cells for name in each))
-    most = max(12, (width - 30) // max(1, len(found)))
+    most = min(WIDEST, max(12, (width - 30) // len(found)))
     came = [[name, *(each.get(name, UNKNOWN) for each in cells)] for name in head]
     unlike = [[name, *(cut(told(value), most) for value in values)] for name, values in differences(found).items()]
     titles = ["", *(cut(name, most) for name in names(found))]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shlex
 import tomllib
@@ -23,6 +24,12 @@ from qkv.train.run_state import FILE as STATE
 from qkv.train.run_state import state_of
 from qkv.train.watchers import figures_of
 
+# What a record holds besides, each a number or nothing.
+NUMBERS = (
+    "tokens", "flops", "seconds", "wall_seconds", "loss", "learning_rate", "gradient_norm", "tokens_per_second",
+    "flops_utilisation", "data_wait", "data_wait_share", "peak_memory",
+)  # fmt: skip
+STATES = ("running", "finished", "stopped", "failed")
 NOT_RUNS = ("checkpoints", "tensorboard")  # folders that a run makes inside its own
 
 
@@ -45,7 +52,7 @@ class RunHistory:
     def session(self) -> Mapping[str, Any]:
         """The first one, which made the run."""
         first: Mapping[str, Any] = next(iter(self.described["sessions"]), {})
-        return first
+        return {name: value for name, value in first.items() if value is not None}
 
     def of_kind(self, kind: str) -> list[Mapping[str, Any]]:
         return [record for record in self.records if record["kind"] == kind]
@@ -59,8 +66,8 @@ class RunHistory:
     @property
     def watched(self) -> tuple[str, bool]:
         """The validation figure that decides, and whether more of it is better."""
-        train = self.settings.get("train", {})
-        return train.get("watch", "loss"), train.get("better") == "higher"
+        train = self.settings.get("train") or {}
+        return train.get("watch") or "loss", train.get("better") == "higher"
 
     def figure(self, which: str) -> float | None:
         """The `best` or `last` validation figure; of a finished run without evaluations none."""
@@ -129,12 +136,12 @@ def read_history(folder: Path) -> RunHistory:
     described = read_json(folder / "run.json")
     if not isinstance(described, dict) or described.get("format") != FORMAT:
         raise QkvError(f"The file {folder / 'run.json'} is not the description of a {FORMAT} run.")
-    sessions = described.get("sessions")
-    whole = isinstance(described.get("settings"), dict) and isinstance(sessions, list)
-    if not whole or not all(isinstance(each, dict) for each in sessions or ()):
-        raise QkvError(f"The file {folder / 'run.json'} lacks the settings or the sessions of its run.")
+    if not _is_whole(described):
+        raise QkvError(
+            f"The file {folder / 'run.json'} lacks the settings or the sessions of its run, or parts of them."
+        )
     noted = read_json(folder / STATE) if (folder / STATE).exists() else None
-    if noted is not None and not isinstance(noted, dict):
+    if noted is not None and not (isinstance(noted, dict) and noted.get("state") in STATES):
         raise QkvError(f"The file {folder / STATE} does not hold the state of a run.")
     return RunHistory(folder, described, _records(folder / "metrics.jsonl"), noted, _options(folder / CONFIGURATION))
 
@@ -148,11 +155,39 @@ def _records(file: Path) -> list[dict[str, Any]]:
         return []
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
         raise QkvError(f"The file {file} holds a line that is not JSON ({error}).") from error
-    for record in found:
-        figures = isinstance(record, dict) and record.get("figures", {})
-        if not isinstance(figures, dict) or not {"kind", "step"} <= record.keys():
-            raise QkvError(f"The file {file} holds a line that is no record of a run.")
+    if not all(map(_is_record, found)):
+        raise QkvError(f"The file {file} holds a line that is no record of a run.")
     return found
+
+
+def _is_whole(described: Mapping[str, Any]) -> bool:
+    """Whether all that is looked for in `run.json` is of its kind, or not there at all."""
+    settings, sessions = described.get("settings"), described.get("sessions")
+    if not isinstance(settings, dict) or not isinstance(sessions, list):
+        return False
+    train = settings.get("train", {})
+    kinds: list[tuple[Any, type]] = [(described.get("data"), str), (settings.get("family"), str), (train, dict)]
+    kinds += [(train.get(name), str) for name in ("watch", "better") if isinstance(train, dict)]
+    for session in sessions:
+        if not isinstance(session, dict):
+            return False
+        kinds += [(session.get(name), str) for name in ("started", "directory", "git_commit", "by")]
+        kinds += [(session.get("command"), list), (session.get("versions"), dict), (session.get("hardware"), dict)]
+    return all(value is None or isinstance(value, kind) for value, kind in kinds)
+
+
+def _is_record(record: Any) -> bool:
+    if not isinstance(record, dict) or not isinstance(record.get("kind"), str) or not _is_number(record.get("step")):
+        return False
+    figures = record.get("figures", None if record["kind"] in ("evaluation", "final") else {})
+    numbers = [record.get(name) for name in NUMBERS]
+    return isinstance(figures, dict) and all(
+        value is None or _is_number(value) for value in [*numbers, *figures.values()]
+    )
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)
 
 
 def _options(file: Path) -> dict[str, Any]:
