@@ -31,10 +31,11 @@ from qkv.parts.attention.kernels.positive_programs import (
 @triton.jit(do_not_specialize=["heads", "length", "chunks"])
 def pull(
     q, w, o, above, level, inverse, sums, difference, q_row, q_head, q_token,
-    heads, length, chunks, features, d, e, wide,
+    heads, length, chunks, features, d, e, eighths,
     FITS: tl.constexpr, PRECISION: tl.constexpr, C: tl.constexpr, D: tl.constexpr, E: tl.constexpr, F: tl.constexpr,
 ):  # fmt: skip
     """φ(q)ᵀ g of a chunk for F features, and do·o over the denominator [lines n]. o and above are [b n h e]."""
+    wide = eighths * 8  # so that whole rows are read and written in large pieces
     blocks = tl.cdiv(features, F)
     chunk, block = tl.program_id(0) // blocks, tl.program_id(0) % blocks
     line = tl.program_id(1).to(tl.int64)
@@ -62,11 +63,12 @@ def pull(
 def back_to_queries(
     q, k, v, w, real, sums, tops, above, level, inverse, difference, dq,
     q_row, q_head, q_token, k_row, k_head, k_token, v_row, v_head, v_token,
-    heads, length, chunks, features, half, d, e, wide,
+    heads, length, chunks, features, half, d, e, eighths,
     CAUSAL: tl.constexpr, PADDED: tl.constexpr, FITS: tl.constexpr, PRECISION: tl.constexpr,
     C: tl.constexpr, D: tl.constexpr, E: tl.constexpr, F: tl.constexpr,
 ):  # fmt: skip
     """dq [b n h d] of a chunk."""
+    wide = eighths * 8  # so that whole rows are read and written in large pieces
     chunk, line = tl.program_id(0), tl.program_id(1).to(tl.int64)
     row, head = line // heads, line % heads
     start, inner, column = chunk * C, tl.arange(0, C), tl.arange(0, D)
@@ -113,11 +115,12 @@ def back_to_queries(
 def back_to_keys(
     q, k, v, w, real, sums, tops, above, level, inverse, difference, dk, dv,
     q_row, q_head, q_token, k_row, k_head, k_token, v_row, v_head, v_token,
-    heads, length, chunks, features, half, d, e, wide,
+    heads, length, chunks, features, half, d, e, eighths,
     CAUSAL: tl.constexpr, PADDED: tl.constexpr, FITS: tl.constexpr, PRECISION: tl.constexpr,
     C: tl.constexpr, D: tl.constexpr, E: tl.constexpr, F: tl.constexpr,
 ):  # fmt: skip
     """dk [b n h d] and dv [b n h e] of a chunk; sums are R."""
+    wide = eighths * 8  # so that whole rows are read and written in large pieces
     chunk, line = tl.program_id(0), tl.program_id(1).to(tl.int64)
     row, head = line // heads, line % heads
     start, inner, column, columns = chunk * C, tl.arange(0, C), tl.arange(0, D), tl.arange(0, E)

@@ -109,11 +109,12 @@ def write_sums(sums, first, of_values, beside, features, e, wide, F: tl.constexp
 @triton.jit(do_not_specialize=["heads", "length", "chunks"])
 def gather(
     k, v, w, real, sums, levels, k_row, k_head, k_token, v_row, v_head, v_token,
-    heads, length, chunks, features, half, d, e, wide,
+    heads, length, chunks, features, half, d, e, eighths,
     PADDED: tl.constexpr, FITS: tl.constexpr, PRECISION: tl.constexpr,
     C: tl.constexpr, D: tl.constexpr, E: tl.constexpr, F: tl.constexpr,
 ):  # fmt: skip
     """Σ φ(k) [v 1]ᵀ of a chunk for F features, made smaller by the largest of them, which `levels` tells."""
+    wide = eighths * 8  # so that whole rows are read and written in large pieces
     blocks = tl.cdiv(features, F)
     chunk, block = tl.program_id(0) // blocks, tl.program_id(0) % blocks
     line = tl.program_id(1).to(tl.int64)
@@ -200,7 +201,7 @@ def carry(
 def read(
     q, k, v, w, real, sums, tops, o, level, inverse,
     q_row, q_head, q_token, k_row, k_head, k_token, v_row, v_head, v_token,
-    heads, length, chunks, features, half, d, e, wide,
+    heads, length, chunks, features, half, d, e, eighths,
     CAUSAL: tl.constexpr, PADDED: tl.constexpr, FITS: tl.constexpr, PRECISION: tl.constexpr,
     C: tl.constexpr, D: tl.constexpr, E: tl.constexpr, F: tl.constexpr,
 ):  # fmt: skip
@@ -208,6 +209,7 @@ def read(
 
     CAUSAL: sums [lines chunks m wide] of earlier chunks, and the tokens of its own. Else sums [lines m wide] of all.
     """
+    wide = eighths * 8  # so that whole rows are read and written in large pieces
     chunk, line = tl.program_id(0), tl.program_id(1).to(tl.int64)
     row, head = line // heads, line % heads
     start, inner = chunk * C, tl.arange(0, C)

@@ -83,7 +83,7 @@ def layout_of(
         "E": _filled(e),
     }
     of_queries, of_keys = triton.cdiv(queries, chunk), triton.cdiv(keys, chunk)
-    sizes = (m, scale / 2, d, e, e + beside(e))
+    sizes = (m, scale / 2, d, e, (e + beside(e)) // 8)
     return Layout(
         b * h, of_queries, of_keys, tuple(step for each in strides for step in each[:3]),
         (h, queries, of_queries, *sizes), (h, keys, of_keys, *sizes), e + beside(e),
@@ -91,7 +91,7 @@ def layout_of(
     )  # fmt: skip
 
 
-# Compiled for an H200 none of these spills registers in bfloat16; of float32 the way back to keys does.
+# Compiled for an H200 no program spills registers in bfloat16; in float32 the way back to keys does. None is timed yet.
 def chunk_and_steps(width: int, narrow: bool) -> tuple[int, tuple[Steps, ...]]:
     """Tokens of a chunk; how sums are gathered, how they are read, and the ways back to queries and to keys."""
     if not narrow:
