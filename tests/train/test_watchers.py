@@ -131,6 +131,21 @@ def test_a_tracker_is_told_by_init_log_and_finish(
     assert "train/loss" in calls[2][1]
 
 
+def test_an_error_of_the_library_s_own_does_not_end_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Error(Exception):
+        pass
+
+    def log(figures: dict[str, float], step: int) -> None:
+        raise Error("no network")
+
+    module = ModuleType("wandb")
+    module.Error, module.log, module.init = Error, log, lambda **given: None  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "wandb", module)
+    with pytest.warns(QkvWarning, match=r"Tracker failed and is told no more \(wandb could not be told"):
+        result, _, _ = train_tiny(tmp_path, steps=2, reporter=reporter(Tracker("wandb")))
+    assert result.step == 2
+
+
 def test_what_is_missing_or_unknown_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("torch.utils.tensorboard", "wandb"):
         monkeypatch.setitem(sys.modules, name, None)

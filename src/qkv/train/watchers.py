@@ -106,19 +106,26 @@ class Tracker:
         except ImportError as error:
             raise QkvError(f"{library} is not installed: pip install {library}.") from error
         self.project = project
+        self._error: type[Exception] = getattr(self._library, "Error", QkvError)  # its own, such as wandb.Error
         self._begun = False
 
     def begin(self, folder: Path, about: Mapping[str, Any]) -> None:
-        self._library.init(project=self.project, name=folder.name, config=dict(about))
+        self._call("init", project=self.project, name=folder.name, config=dict(about))
         self._begun = True
 
     def record(self, record: Mapping[str, Any]) -> None:
         if figures := figures_of(record):
-            self._library.log(figures, step=record["step"])
+            self._call("log", figures, step=record["step"])
 
     def end(self) -> None:
         if self._begun:
-            self._library.finish()
+            self._call("finish")
+
+    def _call(self, name: str, *given: Any, **named: Any) -> None:
+        try:
+            getattr(self._library, name)(*given, **named)
+        except self._error as error:
+            raise QkvError(f"{self._library.__name__} could not be told of the run: {error}") from error
 
 
 KNOWN = ("tensorboard", "wandb", "trackio")
