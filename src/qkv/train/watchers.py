@@ -121,9 +121,9 @@ class Tracker:
         if self._begun:
             self._call("finish")
 
-    def _call(self, name: str, *given: Any, **named: Any) -> None:
+    def _call(self, what: str, /, *given: Any, **named: Any) -> None:
         try:
-            getattr(self._library, name)(*given, **named)
+            getattr(self._library, what)(*given, **named)
         except self._error as error:
             raise QkvError(f"{self._library.__name__} could not be told of the run: {error}") from error
 
