@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from qkv.parts.attention.visibility import Mask, Rule, Tokens
+from qkv.parts.uncompiled import uncompiled
 
 TILE = 128
 WORD = 32  # bits of a word
@@ -74,7 +75,7 @@ class TileMap:
         return (self.patterns[pattern][..., None] >> bits & 1).bool().flatten(-2)
 
 
-@torch.compiler.disable  # how many tiles are seen is known when it has been looked at, not before
+@uncompiled  # how many tiles are seen is known when it has been looked at, not before
 def tile_map(mask: Mask) -> TileMap:
     """The map of a mask. Maps that depend on no batch are kept, by the value of the rule."""
     query, key = mask.query, mask.key

@@ -17,6 +17,7 @@ from qkv.parts.attention.kernels.exact import exact
 from qkv.parts.attention.kernels.flash_tiled import like_a_stream
 from qkv.parts.attention.kernels.refusals import refuse_dropout, refuse_recording
 from qkv.parts.attention.visibility import Everything, Mask, Tokens
+from qkv.parts.uncompiled import uncompiled
 
 
 def flash(
@@ -84,7 +85,7 @@ class _Flash(torch.autograd.Function):
         return dq, dk, dv, None if bias is None else dbias, None, None, None, None, None
 
 
-@torch.compiler.disable  # factors are values of Python, and each call of a kernel is an operator by itself
+@uncompiled  # factors are values of Python, and each call of a kernel is an operator by itself
 def _attend_by_factors(q: Tensor, k: Tensor, v: Tensor, factors: list[Factor], scale: float) -> Tensor:
     return _Factors.apply(q, k, v, factors, scale)
 

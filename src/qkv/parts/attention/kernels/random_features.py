@@ -28,6 +28,7 @@ from qkv.parts.attention.kernels.refusals import refuse_dropout, refuse_recordin
 from qkv.parts.attention.visibility import Mask
 from qkv.parts.attention.whole_rows import looks_ahead, real_keys
 from qkv.parts.precision import widened, without_autocast
+from qkv.parts.uncompiled import uncompiled
 
 SEGMENT = 1 << 25  # features of all rows and heads that are formed at once
 
@@ -149,7 +150,7 @@ class RandomFeatureKernel(nn.Module):
         super().__init__()
         self.features = features
 
-    @torch.compiler.disable  # how many segments there are follows from the length: each would be compiled anew
+    @uncompiled  # how many segments there are follows from the length: each would be compiled anew
     def forward(
         self,
         q: Tensor,
@@ -181,7 +182,7 @@ class RandomFeatureKernel(nn.Module):
             parts = [_again(self._read, scale, v.shape[-1], q[:, :, part], *sums) for part in self._segments(q)]
         return torch.cat(parts, 2).to(given)
 
-    @torch.compiler.disable
+    @uncompiled
     def looking_back(
         self,
         q: Tensor,
