@@ -32,7 +32,8 @@ TITLES = {
         "Attention on a GPU",
         "Our own FlashAttention ([derived here](flash-attention.md)) under a look-ahead mask beside torch's kernels, "
         "in windows of 512 and in the patterns of the Sparse Transformer and its kin beside dense attention over the "
-        "same rows. cuDNN's kernel is faster than ours where nothing is hidden, so torch's kernels serve there.",
+        "same rows. cuDNN's kernel is faster than ours where nothing is hidden, so torch's kernels serve there. "
+        "Patterns in factors were measured before their way back became one softmax.",
     ),
     "lsh_gpu": (
         "Hashed attention on a GPU",
@@ -48,7 +49,8 @@ TITLES = {
         "Attention that is linear in length, on a GPU",
         "Random features and Linformer from 4,096 to 262,144 tokens against torch's dense kernels, then Linformer's "
         "Table 3: a whole layer forward against one that forms its tables of weights, as the paper's did, with the "
-        "paper's factors beside ours. Against a dense kernel that forms no table, what is left to save is less.",
+        "paper's factors beside ours. Against a dense kernel that forms no table, what is left to save is less. The "
+        "figures of random features are those of products in torch: the fused programs of today are not measured yet.",
     ),
     "cost_gpu": (
         "What `qkv cost` foretells of a training step on a GPU",

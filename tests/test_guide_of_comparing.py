@@ -1,6 +1,5 @@
 """What the guide to comparing shows works: its commands, made small, and its Python."""
 
-import re
 from pathlib import Path
 
 import pytest
@@ -8,8 +7,7 @@ import pytest
 from qkv.api.comparison import Comparison
 from tests.api.corpus import DOCUMENTS
 from tests.cli.shell import commands, paste
-
-GUIDE = (Path(__file__).resolve().parent.parent / "docs" / "compare.md").read_text(encoding="utf-8")
+from tests.guides import blocks
 
 
 @pytest.fixture
@@ -18,12 +16,8 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", GUIDE, flags=re.DOTALL)
-
-
 def test_its_commands_work(folder: Path) -> None:
-    lines = [line for block in blocks("sh") for line in commands(block)]
+    lines = [line for block in blocks("compare.md", "sh") for line in commands(block)]
     assert len(lines) == 2
     for line in lines:
         small = line.replace("128", "16").replace("512", "32").replace("352", "16").replace("--seeds 2", "")
@@ -38,7 +32,7 @@ def test_its_commands_work(folder: Path) -> None:
 
 def test_its_python_works(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(folder)
-    for block in blocks("python"):
+    for block in blocks("compare.md", "python"):
         small = block.replace("steps=20", "steps=2, device='cpu'").replace("evaluations=4", "evaluations=1")
         exec(compile(small, "compare.md", "exec"), {})
     assert "'window':" in capsys.readouterr().out

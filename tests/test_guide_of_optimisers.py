@@ -9,6 +9,7 @@ from qkv.train.optimizers import OPTIMIZERS
 from qkv.train.schedules import SCHEDULES
 from tests.api.corpus import DOCUMENTS
 from tests.cli.shell import commands, paste
+from tests.guides import blocks
 
 GUIDE = (Path(__file__).resolve().parent.parent / "docs" / "optimisers.md").read_text(encoding="utf-8")
 
@@ -19,12 +20,8 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", GUIDE, flags=re.DOTALL)
-
-
 def test_its_commands_work(folder: Path) -> None:
-    lines = [line for block in blocks("sh") for line in commands(block)]
+    lines = [line for block in blocks("optimisers.md", "sh") for line in commands(block)]
     assert len(lines) == 3
     for line in lines:
         outcome = paste(line.replace("64", "16").replace("--steps 200", "--steps 4") + " --device cpu", folder)
@@ -35,7 +32,7 @@ def test_its_commands_work(folder: Path) -> None:
 
 def test_its_python_works(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(folder)
-    for block in blocks("python"):
+    for block in blocks("optimisers.md", "python"):
         small = block.replace("64", "16").replace("steps=20", "steps=2, device='cpu'").replace("(lion)", "(lion, 20)")
         exec(compile(small, "optimisers.md", "exec"), {})
     assert float(capsys.readouterr().out.splitlines()[-1]) > 0

@@ -1,6 +1,5 @@
 """What the guide to runs shows works: its commands, made small, its file of options and its Python."""
 
-import re
 from pathlib import Path
 
 import pytest
@@ -9,8 +8,7 @@ import torch
 from qkv.files import read_tensors
 from tests.api.corpus import DOCUMENTS
 from tests.cli.shell import commands, paste
-
-GUIDE = (Path(__file__).resolve().parent.parent / "docs" / "runs.md").read_text(encoding="utf-8")
+from tests.guides import blocks
 
 
 @pytest.fixture
@@ -19,14 +17,10 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", GUIDE, flags=re.DOTALL)
-
-
 def test_its_commands_work(folder: Path) -> None:
-    (options,) = blocks("toml")
+    (options,) = blocks("runs.md", "toml")
     (folder / "lm.toml").write_text(options.replace("64", "16"))
-    lines = [line for block in blocks("sh") for line in commands(block)]
+    lines = [line for block in blocks("runs.md", "sh") for line in commands(block)]
     assert len(lines) == 8
     for line in lines:
         small = (
@@ -43,7 +37,7 @@ def test_its_commands_work(folder: Path) -> None:
 
 def test_its_python_works(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(folder)
-    for block in blocks("python"):
+    for block in blocks("runs.md", "python"):
         exec(compile(block.replace("steps=20", "steps=2, device='cpu'"), "runs.md", "exec"), {})
     told = capsys.readouterr().out.splitlines()
     assert told[0] == "begins: gpt2"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any
 
@@ -14,7 +15,7 @@ from qkv.errors import QkvError
 MOST_AT_ONCE = 2**24  # numbers that are put side by side for one pass: what a step needs beside the state stays bounded
 
 
-class OwnOptimizer(torch.optim.Optimizer):
+class OwnOptimizer(torch.optim.Optimizer, ABC):
     """An optimizer whose state is tensors of any type, and counters that are whole numbers.
 
     It has no kernel of its own on the device: a step that must be skipped is one that the host does not take.
@@ -32,9 +33,9 @@ class OwnOptimizer(torch.optim.Optimizer):
                 self.update(group, parameters, [parameter.grad for parameter in parameters])
         return loss
 
+    @abstractmethod
     def update(self, group: dict[str, Any], parameters: list[Tensor], gradients: list[Tensor]) -> None:
         """One update of those parameters of a group that have gradients."""
-        raise NotImplementedError
 
     def states(self, parameters: Sequence[Tensor], new: Callable[[Tensor], dict[str, Any]]) -> list[dict[str, Any]]:
         """The state of each parameter, made where there is none, with its counter one higher than before."""

@@ -12,6 +12,7 @@ Shapes: b rows, h query heads, g key/value heads, q queries, k keys, n tokens, d
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -46,7 +47,7 @@ def orthogonal_directions(features: int, width: int, generator: torch.Generator 
     return torch.cat(blocks)[:features] * lengths
 
 
-class RandomDirections(nn.Module):
+class RandomDirections(nn.Module, ABC):
     """φ: what queries and keys are turned into, by directions ω drawn at random and kept with the weights.
 
     In training they are drawn anew after every `redraw_every` updates (`redraw_directions`), so that the errors of one
@@ -74,10 +75,10 @@ class RandomDirections(nn.Module):
         drawn = [orthogonal_directions(features, width, generator) for _ in range(math.prod(heads))]
         self.directions.copy_(torch.stack(drawn).view(self.directions.shape))
 
+    @abstractmethod
     def forward(self, x: Tensor, scale: float) -> tuple[Tensor, Tensor]:
         """x [b h n d] → features [b h n m] for scores of this scale, and the logarithms of the factors by which they
         were made smaller [b h n 1]."""
-        raise NotImplementedError
 
     def extra_repr(self) -> str:
         return f"{self.count} features" + (f", new every {self.redraw_every}" if self.redraw_every else "")
