@@ -23,7 +23,7 @@ def provenance(device: torch.device, model: nn.Module | None = None) -> dict[str
     """What someone would need to know to repeat this session; with a model, which weights it begins with."""
     here = Path.cwd()
     return {
-        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "started": datetime.now(UTC).isoformat(timespec="milliseconds"),
         "command": sys.argv,
         **current_origin().record(),
         "directory": str(here),
