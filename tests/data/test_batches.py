@@ -124,6 +124,21 @@ def test_a_position_of_other_batches_is_refused():
         Batches(some_pairs(), TokenBudget(512), seed=1).load_state_dict(state)
 
 
+@pytest.mark.parametrize("ranks", [2, 3, 8])
+def test_ranks_together_see_the_batches_of_one_process(ranks):
+    alone = Batches(some_pairs(), RowCount(7), seed=3)
+    sharing = [Batches(some_pairs(), RowCount(7), seed=3) for _ in range(ranks)]
+    for rank, batches in enumerate(sharing):
+        batches.share(rank, ranks)
+    streams = [iter(batches) for batches in sharing]
+    for whole in alone:
+        parts = [(next(stream), batches) for stream, batches in zip(streams, sharing, strict=True)]
+        seen = [pair for batch, batches in parts if not batches.idle for pair in real_pairs(batch)]
+        assert seen == real_pairs(whole)
+        assert {repr(batches.state_dict()) for batches in sharing} == {repr(alone.state_dict())}
+        assert sum(batches.idle for batches in sharing) == max(0, ranks - len(whole.source))
+
+
 def test_pairs_made_anew_each_epoch():
     asked = []
 

@@ -7,6 +7,7 @@ are a single text have targets of one token, which need no room.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Protocol
 
 import numpy as np
@@ -31,14 +32,22 @@ class PlannedBatch:
     def padded_tokens(self) -> int:
         return (len(self.rows) + self.filler) * max(self.source_width, self.target_width)
 
+    def cut(self, first: int, last: int) -> "PlannedBatch":
+        """Rows from one place up to another; filler stays with the last row."""
+        filler = self.filler if last >= len(self.rows) else 0
+        return PlannedBatch(self.rows[first:last], self.source_width, self.target_width, filler)
+
     def divided(self, parts: int) -> "list[PlannedBatch]":
-        """The same rows in so many batches, or in as many as there are rows; filler stays with the last."""
-        pieces = np.array_split(self.rows, min(parts, len(self.rows)))
-        last = len(pieces) - 1
-        return [
-            PlannedBatch(rows, self.source_width, self.target_width, self.filler if number == last else 0)
-            for number, rows in enumerate(pieces)
-        ]
+        """The same rows in so many batches, or in as many as there are rows."""
+        return [self.cut(first, last) for first, last in even_stretches(len(self.rows), parts)]
+
+
+def even_stretches(rows: int, parts: int) -> list[tuple[int, int]]:
+    """(first, last) of so many stretches that differ by one row at most, or of as many as there are rows."""
+    parts = min(parts, rows)
+    few, more = divmod(rows, parts)
+    firsts = [number * few + min(number, more) for number in range(parts + 1)]
+    return list(pairwise(firsts))
 
 
 class Batching(Protocol):
