@@ -34,6 +34,10 @@ class JoinedLinear(nn.Module):
         """The rows of each map, in order, as views."""
         yield from joined.detach().split(list(self.outputs.values()))
 
+    def stretches(self) -> list[tuple[str, int, int]]:
+        """Where the rows of the whole matrix come from: (map, first row within it, rows), in their order."""
+        return [(name, 0, rows) for name, rows in self.outputs.items()]
+
     def whole_bias(self) -> Tensor | None:
         """The bias of all maps, zeros for those that have none."""
         if self.bias is None or len(self.biases) == len(self.outputs):
