@@ -8,8 +8,9 @@ from typing import Any, Protocol
 
 from qkv.api.how import Training
 from qkv.api.runs import EvaluateUse, Used, parameters_of, run_training, typical_batch, validation
-from qkv.data.batches import Batches, Rows
+from qkv.data.batches import Batches
 from qkv.data.classes import ClassRows, SomeRows, divided_rows
+from qkv.data.rows import Rows
 from qkv.errors import QkvError
 from qkv.train.flops import flops_per_counted_token
 from qkv.train.optimizers import adamw

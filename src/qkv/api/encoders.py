@@ -13,13 +13,14 @@ from qkv.api.choices import NewTokenizer, Sizes
 from qkv.api.distilling import Distillation
 from qkv.api.runs import MakeOptimizer, check_folder, parameters_of, run_training, typical_batch, validation
 from qkv.api.texts import about_model, chosen_tokenizer, fingerprint_of_texts, held_out, new_text_model
-from qkv.data.batches import Batches, Rows
+from qkv.data.batches import Batches
 from qkv.data.encoding import Limit
 from qkv.data.in_processes import InProcesses
 from qkv.data.masking import MaskedRows, Masking, continuations
 from qkv.data.next_sentence import SegmentPairs, Sentences, Special
 from qkv.data.plan import Batching, RowCount
 from qkv.data.reading_tokenizer import for_reading
+from qkv.data.rows import Rows
 from qkv.data.text_rows import TextRows
 from qkv.data.tokenizer import TextTokenizer
 from qkv.errors import QkvError

@@ -13,12 +13,13 @@ from qkv.api.distilling import Distillation
 from qkv.api.runs import MakeOptimizer, check_folder, divided, parameters_of, run_training, typical_batch, validation
 from qkv.api.texts import about_model, fingerprint_of_texts
 from qkv.data.answers import SpanRows
-from qkv.data.batches import Batches, Rows
+from qkv.data.batches import Batches
 from qkv.data.contrast import GroupRows
 from qkv.data.encoding import Limit
 from qkv.data.labelled import ClassRows, LabelledTexts
 from qkv.data.plan import Batching, RowCount
 from qkv.data.questions import Question
+from qkv.data.rows import Rows
 from qkv.data.tagged import TaggedWords, TagRows
 from qkv.data.tokenizer import TextTokenizer
 from qkv.errors import QkvError

@@ -9,8 +9,9 @@ from torch import nn
 
 from qkv.api.loading import load
 from qkv.api.runs import no_model
-from qkv.data.batches import Rows, ordered_batches
+from qkv.data.batches import ordered_batches
 from qkv.data.pairs import Pairs
+from qkv.data.rows import Rows
 from qkv.errors import QkvError
 from qkv.generate.reader import TextReader
 from qkv.generate.text import TextToText

@@ -10,8 +10,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from qkv.data.batches import Batches, Rows, ordered_batches
+from qkv.data.batches import Batches, ordered_batches
 from qkv.data.plan import Batching
+from qkv.data.rows import Rows
 from qkv.errors import QkvError
 from qkv.train.adapt.lora import adaptations, merge, merged
 from qkv.train.adjust import Adjust

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from qkv.api.choices import DESK, Sizes, named_sizes
 from qkv.api.how import Training
 from qkv.api.runs import MakeOptimizer, parameters_of, run_training, typical_batch
-from qkv.data.batches import Batches, Rows, ordered_batches
+from qkv.data.batches import Batches, ordered_batches
+from qkv.data.rows import Rows
 from qkv.errors import QkvError
 from qkv.models.catalogue import build, find_family
 from qkv.models.head_choice import HeadChoice

@@ -14,11 +14,11 @@ import torch
 from PIL import Image, ImageOps
 from torch import Tensor
 
-from qkv.data.batches import TensorBatch, single
 from qkv.data.boxes import BoxedImages
 from qkv.data.images import Source, read_image
 from qkv.data.plan import PlannedBatch
 from qkv.data.preprocessing import Preprocessing
+from qkv.data.rows import TensorBatch, single
 from qkv.data.token_rows import Ints
 from qkv.errors import QkvError
 

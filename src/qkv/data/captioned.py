@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from qkv.data.augment.steps import Augmentation
-from qkv.data.batches import TensorBatch, single
 from qkv.data.columns import text
 from qkv.data.image_files import picture_from
 from qkv.data.image_rows import Pixels
@@ -23,6 +22,7 @@ from qkv.data.images import Source
 from qkv.data.plan import PlannedBatch
 from qkv.data.preprocessing import Normalise
 from qkv.data.records import STANDARD_INPUT
+from qkv.data.rows import TensorBatch, single
 from qkv.data.table import Problem, read_table
 from qkv.data.text_rows import TextRows
 from qkv.data.token_rows import Ints

@@ -10,8 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from qkv.data.batches import single
 from qkv.data.plan import PlannedBatch
+from qkv.data.rows import single
 from qkv.data.text_rows import TextBatch, TextRows, with_filler
 from qkv.data.token_rows import Ints
 from qkv.errors import QkvError

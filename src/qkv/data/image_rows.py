@@ -17,9 +17,9 @@ from torch import Tensor
 
 from qkv.data.augment.mixing import Mixing
 from qkv.data.augment.steps import Augmentation
-from qkv.data.batches import TensorBatch, seed_of, single
 from qkv.data.plan import PlannedBatch
 from qkv.data.preprocessing import Normalise
+from qkv.data.rows import TensorBatch, seed_of, single
 from qkv.data.text_rows import with_filler
 from qkv.data.token_rows import Ints
 from qkv.errors import QkvError

@@ -15,7 +15,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from qkv.data.batches import TensorBatch, single
 from qkv.data.box_rows import plain_picture
 from qkv.data.boxes import checked_box
 from qkv.data.framing import Frame, frame_around, framed
@@ -23,6 +22,7 @@ from qkv.data.image_files import picture_from
 from qkv.data.images import Source
 from qkv.data.plan import PlannedBatch
 from qkv.data.preprocessing import Normalise
+from qkv.data.rows import TensorBatch, single
 from qkv.data.table import Problem, read_table
 from qkv.data.token_rows import Ints
 from qkv.errors import QkvError

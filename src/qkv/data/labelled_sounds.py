@@ -14,8 +14,8 @@ from torch import Tensor
 
 from qkv.data.augment.sounds import WaveMixing
 from qkv.data.augment.steps import Augmentation
-from qkv.data.batches import seed_of
 from qkv.data.plan import PlannedBatch
+from qkv.data.rows import seed_of
 from qkv.data.sound_features import FilterBank, SoundFeatures
 from qkv.data.sound_files import LabelledFiles, read_waves
 from qkv.data.sound_rows import SoundBatch, SoundRows

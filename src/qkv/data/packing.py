@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from qkv.data.batches import TensorBatch, single
 from qkv.data.documents import Documents
 from qkv.data.plan import PlannedBatch
+from qkv.data.rows import TensorBatch, single
 from qkv.data.token_rows import Ints, TokenRows, offsets_of, places_of
 from qkv.errors import QkvError
 

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from qkv.data.batches import TensorBatch
 from qkv.data.plan import PlannedBatch
+from qkv.data.rows import TensorBatch
 from qkv.data.token_rows import Ints, TokenRows
 from qkv.data.tokenizer import TextTokenizer
 from qkv.errors import QkvError

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from qkv.data.batches import TensorBatch, single
 from qkv.data.plan import PlannedBatch
+from qkv.data.rows import TensorBatch, single
 from qkv.data.span_hiding import SpanHiding, draw_distractors
 from qkv.data.token_rows import Ints
 from qkv.errors import QkvError

@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from qkv.data.batches import TensorBatch, single
 from qkv.data.box_rows import plain_picture, shares
 from qkv.data.boxes import Box, BoxedImage, BoxedImages
 from qkv.data.image_rows import Pixels
 from qkv.data.plan import PlannedBatch
 from qkv.data.preprocessing import FILTERS, Normalise
+from qkv.data.rows import TensorBatch, single
 from qkv.data.token_rows import Ints
 from qkv.errors import QkvError
 

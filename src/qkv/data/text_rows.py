@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from qkv.data.batches import TensorBatch, single
 from qkv.data.encoding import Encoding
 from qkv.data.plan import PlannedBatch
+from qkv.data.rows import TensorBatch, single
 from qkv.data.token_rows import Ints, TokenRows
 from qkv.errors import QkvError
 

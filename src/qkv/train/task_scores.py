@@ -14,11 +14,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from qkv.data.answers import FoundAnswer, SpanRows, best_threshold, find_answers
-from qkv.data.batches import Rows, TensorBatch, ordered_batches
+from qkv.data.batches import ordered_batches
 from qkv.data.contrast import GroupRows
 from qkv.data.encoding import Encoding
 from qkv.data.labelled import ClassRows, ValueRows
 from qkv.data.questions import Question
+from qkv.data.rows import Rows, TensorBatch
 from qkv.data.tagged import TagRows, tags_of_words
 from qkv.models.text_model import TextModel
 from qkv.train.metrics_of_answers import answer_f1, exact_match
