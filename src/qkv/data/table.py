@@ -117,25 +117,37 @@ def file_format(file: str) -> str:
 def read_file(file: str, format: str, names: Sequence[str] | None, table: Table) -> None:
     """Add the rows and problems of one file to the table."""
     shown = "standard input" if file == STANDARD_INPUT else file
-    before = len(table.rows) + len(table.problems)
+    empty = True
+    with open_bytes(file) as stream:
+        for found in rows_of(READERS[format](stream, shown, names), shown, table, format, names):
+            empty = False
+            if isinstance(found, Problem):
+                table.problems.append(found)
+            else:
+                table.rows.append(found)
+    if empty:
+        raise QkvError(f"There are no rows in {shown}: it is empty or has nothing but a header line.")
+
+
+def rows_of(
+    records: Iterable[Record], shown: str, table: Table, format: str, names: Sequence[str] | None = None
+) -> Iterator[Row | Problem]:
+    """The good rows of one file and the problems of the others, one at a time; the table says what is good.
+
+    Raises at the end where no record has some wanted column.
+    """
     seen: dict[str, None] = {}  # columns met in any record, in order of appearance
     missed = True  # until one record has every wanted column
-    with open_bytes(file) as stream:
-        for record in READERS[format](stream, shown, names):
-            if not table.columns and not record.reason:
-                table.columns = list(record.values)
-            if missed and not record.reason:
-                seen.update(dict.fromkeys(record.values))
-                missed = any(column not in record.values for column in needed(table))
-                if missed and format != "jsonl":  # the other formats have the same columns in every row
-                    break
-            row, reason = good_row(record, table)
-            if reason:
-                table.problems.append(Problem(shown, record.line, reason))
-            else:
-                table.rows.append(row)
-    if not seen and len(table.rows) + len(table.problems) == before:
-        raise QkvError(f"There are no rows in {shown}: it is empty or has nothing but a header line.")
+    for record in records:
+        if not table.columns and not record.reason:
+            table.columns = list(record.values)
+        if missed and not record.reason:
+            seen.update(dict.fromkeys(record.values))
+            missed = any(column not in record.values for column in needed(table))
+            if missed and format != "jsonl":  # the other formats have the same columns in every row
+                break
+        row, reason = good_row(record, table)
+        yield Problem(shown, record.line, reason) if reason else row
     absent = [column for column in needed(table) if column not in seen]
     if seen and absent:
         bare = "; if it has no header line, give --names (in Python, names=)"
