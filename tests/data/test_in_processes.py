@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from qkv.data.batches import Batches
-from qkv.data.in_processes import InProcesses
+from qkv.data.in_processes import InProcesses, now_at
 from qkv.data.pairs import Pairs
 from qkv.data.plan import TokenBudget
-from qkv.errors import QkvError
+from qkv.errors import QkvError, QkvWarning
 
 TEXTS = [[5, 6, 7], [8, 9], [10, 11, 12, 13]] * 5
 
@@ -52,7 +52,7 @@ def dies(epoch: int) -> Pairs:
 def test_a_process_that_dies_is_reported_with_what_it_made() -> None:
     """Killed for real, as a system short of memory does it."""
     elsewhere = InProcesses(dies)
-    with pytest.raises(QkvError, match=r"made the rows of epoch 3 .* died"):
+    with pytest.raises(QkvError, match="process that made the rows of epoch 3 died"):
         elsewhere(3)
     with pytest.raises(QkvError, match="epoch 3"):  # and again, where it is asked for again
         elsewhere(3)
@@ -78,6 +78,22 @@ def test_a_process_that_hangs_is_told_of(tmp_path: Path) -> None:
         rows = InProcesses(partial(waits, str(sign)), patience=0.05)(2)
     assert "rows of epoch 2 are still being made" in told[0]
     assert len(rows.source) == len(TEXTS)
+
+
+def test_a_process_that_hangs_for_good_ends_the_run(tmp_path: Path) -> None:
+    elsewhere = InProcesses(partial(waits, str(tmp_path / "never")), patience=0.05, limit=0.1)
+    with pytest.warns(QkvWarning), pytest.raises(QkvError, match=r"hangs: the rows of epoch 2 are not made after 0\.1"):
+        elsewhere(2)
+
+
+def tells_and_dies(number: int) -> Pairs:
+    now_at(f"the rows of shard {number:03}.jsonl")
+    return dies(number)
+
+
+def test_what_a_process_was_at_when_it_died_is_told() -> None:
+    with pytest.raises(QkvError, match=r"process that made the rows of shard 007\.jsonl died"):
+        InProcesses(tells_and_dies, named=str)(7)
 
 
 def use_and_leave(epoch: int) -> int:
