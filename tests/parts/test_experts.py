@@ -80,7 +80,7 @@ def test_a_token_whose_expert_is_full_gets_nothing() -> None:
 def test_tokens_have_places_of_their_own_where_few_stay_empty(capacity, tokens, expected) -> None:
     model = mixture("plain", capacity=capacity)
     routing = model.router(torch.randn(ROWS, SLOTS, WIDTH), Context(tokens=tokens))
-    assert type(model._groups(routing)) is expected
+    assert type(model.grouping(routing)) is expected
 
 
 @pytest.mark.parametrize("kind", KINDS)

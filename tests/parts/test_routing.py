@@ -13,11 +13,13 @@ from qkv.parts.context import Context
 from qkv.parts.routing import (
     Capacity,
     Router,
+    Routing,
+    Tally,
     balance_loss,
     dropped,
     loads,
     of_chosen,
-    token_shares,
+    tally,
     z_loss,
 )
 
@@ -159,28 +161,28 @@ def test_a_bias_moves_the_logits() -> None:
     torch.testing.assert_close(route(x, context()).logits, x @ route.weight.T + route.bias)
 
 
-def some_routing(chosen: int) -> tuple[object, Tensor, list[tuple[Tensor, Tensor]]]:
-    """A routing with padding, which tokens are real, and logits and choices of the real ones."""
+def some_routing(chosen: int) -> tuple[Routing, Tally, list[tuple[Tensor, Tensor]]]:
+    """A routing with padding, its tally, and logits and choices of the real tokens."""
     documents = (torch.arange(SLOTS) < torch.tensor([[17], [4], [9]])).long()
     ctx, x = context(documents), torch.randn(ROWS, SLOTS, WIDTH)
     routing = router(chosen, capacity=Capacity(2))(x, ctx)
-    real = token_shares(ctx, x)
-    torch.testing.assert_close(real, documents / documents.sum())
+    sums = tally(routing, ctx)
+    assert sums.tokens == documents.sum()
     pairs = [(routing.logits[row, slot], routing.experts[row, slot]) for row, slot in documents.nonzero().tolist()]
-    return routing, real, pairs
+    return routing, sums, pairs
 
 
 @pytest.mark.parametrize("chosen", [1, 2])
 def test_the_balance_loss_is_that_of_the_paper(chosen: int) -> None:
-    routing, real, pairs = some_routing(chosen)
+    _, sums, pairs = some_routing(chosen)
     shares = [
         sum(expert in choices.tolist() for _, choices in pairs) / (chosen * len(pairs)) for expert in range(EXPERTS)
     ]
     means = torch.stack([logits.softmax(-1) for logits, _ in pairs]).mean(0)
     expected = EXPERTS * sum(share * mean for share, mean in zip(shares, means.tolist(), strict=True))
-    assert balance_loss(routing, real).item() == pytest.approx(expected, rel=1e-5)
-    torch.testing.assert_close(loads(routing, real), torch.tensor(shares))
-    assert loads(routing, real).sum().item() == pytest.approx(1)
+    assert balance_loss(sums).item() == pytest.approx(expected, rel=1e-5)
+    torch.testing.assert_close(loads(sums), torch.tensor(shares))
+    assert loads(sums).sum().item() == pytest.approx(1)
 
 
 def test_the_balance_loss_is_least_where_experts_are_used_alike() -> None:
@@ -188,29 +190,30 @@ def test_the_balance_loss_is_least_where_experts_are_used_alike() -> None:
     ctx = context(slots=5 * EXPERTS)
     with torch.no_grad():
         route.weight.copy_(9 * torch.eye(EXPERTS, WIDTH))
-    real = token_shares(ctx, x)
-    assert balance_loss(route(x, ctx), real).item() == pytest.approx(1.0)
+    assert balance_loss(tally(route(x, ctx), ctx)).item() == pytest.approx(1.0)
     with torch.no_grad():
         route.weight[0] += 40
-    assert balance_loss(route(x, ctx), real).item() == pytest.approx(EXPERTS, rel=1e-3)
+    assert balance_loss(tally(route(x, ctx), ctx)).item() == pytest.approx(EXPERTS, rel=1e-3)
 
 
 def test_the_z_loss_is_that_of_the_paper() -> None:
-    routing, real, pairs = some_routing(1)
+    _, sums, pairs = some_routing(1)
     expected = sum(math.log(sum(math.exp(x) for x in logits.tolist())) ** 2 for logits, _ in pairs) / len(pairs)
-    assert z_loss(routing, real).item() == pytest.approx(expected, rel=1e-5)
+    assert z_loss(sums).item() == pytest.approx(expected, rel=1e-5)
 
 
-def test_the_share_dropped_is_counted_on_token_shares() -> None:
-    routing, real, pairs = some_routing(1)
-    expected = float(((~routing.kept[..., 0]) & (real > 0)).sum()) / len(pairs)
+def test_the_share_dropped_is_counted_on_real_tokens() -> None:
+    routing, sums, pairs = some_routing(1)
+    real = torch.arange(SLOTS) < torch.tensor([[17], [4], [9]])
+    expected = float((~routing.kept[..., 0] & real).sum()) / len(pairs)
     assert expected > 0.1
-    assert dropped(routing, real).item() == pytest.approx(expected)
-    assert dropped(router()(torch.randn(ROWS, SLOTS, WIDTH), context()), real).item() == 0
+    assert dropped(sums).item() == pytest.approx(expected)
+    ctx = context()
+    assert dropped(tally(router()(torch.randn(ROWS, SLOTS, WIDTH), ctx), ctx)).item() == 0
 
 
 def test_padding_alone_has_no_losses() -> None:
     documents, x = torch.zeros(ROWS, SLOTS, dtype=torch.long), torch.randn(ROWS, SLOTS, WIDTH)
     ctx = context(documents)
-    routing, real = router(capacity=Capacity(2))(x, ctx), token_shares(ctx, x)
-    assert balance_loss(routing, real) == z_loss(routing, real) == dropped(routing, real) == 0
+    sums = tally(router(capacity=Capacity(2))(x, ctx), ctx)
+    assert balance_loss(sums) == z_loss(sums) == dropped(sums) == 0

@@ -6,6 +6,7 @@ Shapes: b rows, s slots, d width, h hidden units, e experts, k experts that a to
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -14,27 +15,47 @@ from qkv.parts.context import Context
 from qkv.parts.feedforward import Activation, relu, silu
 from qkv.parts.grouped import EvenGroups, GroupedLinear, Groups
 from qkv.parts.precision import narrowed
-from qkv.parts.routing import Router, Routing, balance_loss, dropped, loads, token_shares, z_loss
+from qkv.parts.routing import Router, Routing, Tally, balance_loss, dropped, loads, tally, z_loss
 
 # What experts write into a ledger: two losses [], the share of tokens that chose each expert [e], and of those that
 # found theirs full [].
 BALANCE, ROUTER_Z, LOADS, DROPPED = "balance", "router_z", "loads", "dropped"
 FIGURES = {BALANCE: balance_loss, ROUTER_Z: z_loss, LOADS: loads, DROPPED: dropped}
 
-
 SPACIOUS = 1.25  # places for each choice from which on too many of them would stay empty
+
+Grouping = Callable[[Routing], Groups | EvenGroups]  # how the tokens of a pass come to their experts, and back
+
+
+def by_expert(routing: Routing) -> Groups | EvenGroups:
+    """By expert; in places of their own where few of these stay empty, for plain products are the fastest."""
+    (rows, slots, chosen), experts = routing.experts.shape, routing.logits.shape[-1]
+    rooms = routing.rooms
+    if rooms is None or experts * rooms.places > SPACIOUS * slots * chosen:
+        return Groups(routing.experts.flatten(), experts)
+    text = torch.arange(rows, device=routing.experts.device)[:, None, None]
+    place = (routing.experts * rows + text) * rooms.places + rooms.number  # [b s k]
+    return EvenGroups(torch.where(rooms.number < rooms.places, place, -1).flatten(), experts, rows * rooms.places)
+
+
+def of_this_pass(sums: Tally) -> Tally:
+    """The tokens of this pass are all there are."""
+    return sums
 
 
 class Mixture(nn.Module, ABC):
     """Σ weight · expert(x) over the experts that the router chose; a token whose experts are full gets 0.
 
     `dropout` falls on the hidden units: where it is larger than elsewhere, it is expert dropout [fedus2022 §2.4].
+    Where experts or tokens are elsewhere, `grouping` reaches those experts and `over_all` adds those tokens to a tally.
     """
 
     def __init__(self, width: int, hidden: int, router: Router, activation: Activation, dropout: float) -> None:
         super().__init__()
         self.router, self.activation, self.dropout = router, activation, nn.Dropout(dropout)
         self.outer = GroupedLinear(router.experts, hidden, width)
+        self.grouping: Grouping = by_expert
+        self.over_all: Callable[[Tally], Tally] = of_this_pass
 
     @abstractmethod
     def hidden(self, x: Tensor, groups: Groups | EvenGroups) -> Tensor:
@@ -42,8 +63,8 @@ class Mixture(nn.Module, ABC):
 
     def forward(self, x: Tensor, ctx: Context) -> Tensor:
         routing = self.router(x, ctx)
-        self._record(routing, x, ctx)
-        groups, chosen = self._groups(routing), self.router.chosen
+        self._record(routing, ctx)
+        groups, chosen = self.grouping(routing), self.router.chosen
         tokens = groups.sort(narrowed(x).flatten(0, 1), copies=chosen)  # [n d]
         made = groups.restore(self.outer(self.dropout(self.hidden(tokens, groups)), groups))  # [n d]
         made = made * routing.weights.to(made.dtype).flatten()[:, None]
@@ -51,24 +72,13 @@ class Mixture(nn.Module, ABC):
             made = made.unflatten(0, (-1, chosen)).sum(1)  # [b·s d]
         return made.unflatten(0, x.shape[:2])
 
-    def _groups(self, routing: Routing) -> Groups | EvenGroups:
-        """By expert; in places of their own where few of these stay empty, for plain products are the fastest."""
-        rows, slots, chosen = routing.experts.shape
-        rooms, experts = routing.rooms, self.router.experts
-        if rooms is None or experts * rooms.places > SPACIOUS * slots * chosen:
-            return Groups(routing.experts.flatten(), experts)
-        text = torch.arange(rows, device=routing.experts.device)[:, None, None]
-        place = (routing.experts * rows + text) * rooms.places + rooms.number  # [b s k]
-        return EvenGroups(torch.where(rooms.number < rooms.places, place, -1).flatten(), experts, rows * rooms.places)
-
-    def _record(self, routing: Routing, x: Tensor, ctx: Context) -> None:
-        if ctx.ledger is None:
+    def _record(self, routing: Routing, ctx: Context) -> None:
+        if ctx.ledger is None or not any(map(ctx.ledger.wants, FIGURES)):
             return
-        shares = None
+        sums = self.over_all(tally(routing, ctx))
         for kind, figure in FIGURES.items():
             if ctx.ledger.wants(kind):
-                shares = token_shares(ctx, x) if shares is None else shares
-                ctx.ledger.write(self, kind, figure(routing, shares))
+                ctx.ledger.write(self, kind, figure(sums))
 
 
 class Experts(Mixture):

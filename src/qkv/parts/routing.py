@@ -160,38 +160,54 @@ def _lengths(documents: Tensor, first: Tensor) -> Tensor:
     return documents.shape[1] - from_behind - first
 
 
-def token_shares(ctx: Context, x: Tensor) -> Tensor:
-    """What each token counts in a mean over all of them; padding counts nothing. [b s] float32 at least"""
-    documents, kind = ctx.tokens.documents, widened(x.new_empty(0)).dtype
+class Tally(NamedTuple):
+    """Sums over the tokens of a pass, of which all figures are made; those of other devices can be added to them."""
+
+    tokens: Tensor  # [] how many
+    chosen: Tensor  # [e] of which so many chose each expert, whether it had room or not; each of k choices is 1/k
+    probabilities: Tensor  # [e]
+    squares: Tensor  # [] of log Σ exp of a token's logits
+    full: Tensor  # [] choices whose expert was full; each of k is 1/k
+
+
+def tally(routing: Routing, ctx: Context) -> Tally:
+    """In float32 at least; padding counts nothing."""
+    probabilities, documents, chosen = routing.probabilities, ctx.tokens.documents, routing.experts.shape[-1]
     if documents is None:
-        return x.new_full(x.shape[:2], 1 / max(1, x.shape[0] * x.shape[1]), dtype=kind)
-    real = (documents > 0).to(kind).expand(x.shape[:2])
-    return real / real.sum().clamp(min=1)
+        real = probabilities.new_ones(probabilities.shape[:2])
+    else:
+        real = (documents > 0).to(probabilities.dtype).expand(probabilities.shape[:2])  # [b s]
+    numbers = torch.arange(probabilities.shape[-1], device=real.device)
+    choices = (routing.experts[..., None] == numbers).sum(2)  # [b s e]
+    full = real.new_zeros(()) if routing.kept is None else ((~routing.kept).sum(-1) * real).sum() / chosen
+    return Tally(
+        real.sum(),
+        (choices * real[..., None]).sum((0, 1)) / chosen,
+        (probabilities * real[..., None]).sum((0, 1)),
+        (routing.logits.logsumexp(-1).square() * real).sum(),
+        full,
+    )
 
 
-def loads(routing: Routing, shares: Tensor) -> Tensor:
+def loads(sums: Tally) -> Tensor:
     """The share of the tokens that chose each expert, whether it had room or not. [e]"""
-    numbers = torch.arange(routing.logits.shape[-1], device=shares.device)
-    chosen = (routing.experts[..., None] == numbers).sum(2)  # [b s e]
-    return (chosen * shares[..., None]).sum((0, 1)) / routing.experts.shape[-1]
+    return sums.chosen / sums.tokens.clamp(min=1)
 
 
-def dropped(routing: Routing, shares: Tensor) -> Tensor:
+def dropped(sums: Tally) -> Tensor:
     """The share of choices whose expert was full. []"""
-    if routing.kept is None:
-        return shares.new_zeros(())
-    return ((~routing.kept).sum(-1) * shares).sum() / routing.experts.shape[-1]
+    return sums.full / sums.tokens.clamp(min=1)
 
 
-def balance_loss(routing: Routing, shares: Tensor) -> Tensor:
+def balance_loss(sums: Tally) -> Tensor:
     """experts · Σ share of tokens · mean probability: 1 where all experts are used alike, more elsewhere. []
 
     [fedus2022 eq.4], without its α; where a token goes to several experts, each is a share of it.
     """
-    mean = (routing.probabilities * shares[..., None]).sum((0, 1))  # [e]
-    return routing.logits.shape[-1] * (loads(routing, shares) * mean).sum()
+    mean = sums.probabilities / sums.tokens.clamp(min=1)  # [e]
+    return len(mean) * (loads(sums) * mean).sum()
 
 
-def z_loss(routing: Routing, shares: Tensor) -> Tensor:
+def z_loss(sums: Tally) -> Tensor:
     """The mean square of log Σ exp of a token's logits, which keeps them small. [zoph2022 eq.5] []"""
-    return (routing.logits.logsumexp(-1).square() * shares).sum()
+    return sums.squares / sums.tokens.clamp(min=1)
