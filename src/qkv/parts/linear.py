@@ -38,26 +38,35 @@ class JoinedLinear(nn.Module):
         """Where the rows of the whole matrix come from: (map, first row within it, rows), in their order."""
         return [(name, 0, rows) for name, rows in self.outputs.items()]
 
+    def matrix(self) -> Tensor:
+        """The rows that are computed with."""
+        return self.weight
+
+    def own_bias(self) -> Tensor | None:
+        """The bias of those maps that have one, that is computed with."""
+        return self.bias
+
     def whole_bias(self) -> Tensor | None:
         """The bias of all maps, zeros for those that have none."""
-        if self.bias is None or len(self.biases) == len(self.outputs):
-            return self.bias
-        own = dict(zip(self.biases, self.bias.split(list(self.biases.values())), strict=True))
-        return torch.cat([own[name] if name in own else self.bias.new_zeros(n) for name, n in self.outputs.items()])
+        bias = self.own_bias()
+        if bias is None or len(self.biases) == len(self.outputs):
+            return bias
+        own = dict(zip(self.biases, bias.split(list(self.biases.values())), strict=True))
+        return torch.cat([own[name] if name in own else bias.new_zeros(n) for name, n in self.outputs.items()])
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
         return self.together(x).split(list(self.outputs.values()), -1)
 
     def together(self, x: Tensor) -> Tensor:
         """All maps side by side in one tensor."""
-        return F.linear(x, self.weight, self.whole_bias())
+        return F.linear(x, self.matrix(), self.whole_bias())
 
     def with_last_of(self, x: Tensor, other: Tensor) -> tuple[Tensor, ...]:
         """All maps of x but the last, which is of another input: values that have no positions. [carion2020 §A.3]"""
         *first, last = self.outputs.values()
-        bias, rows = self.whole_bias(), sum(first)
+        matrix, bias, rows = self.matrix(), self.whole_bias(), sum(first)
         head, tail = (None, None) if bias is None else bias.split([rows, last])
-        return (*F.linear(x, self.weight[:rows], head).split(first, -1), F.linear(other, self.weight[rows:], tail))
+        return (*F.linear(x, matrix[:rows], head).split(first, -1), F.linear(other, matrix[rows:], tail))
 
     def extra_repr(self) -> str:
         return f"{self.width} → " + ", ".join(f"{name} {rows}" for name, rows in self.outputs.items())

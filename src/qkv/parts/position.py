@@ -233,11 +233,15 @@ class RelativeBuckets(nn.Module):
         widening = (exact + (log_share * (buckets - exact)).long()).clamp(max=buckets - 1)
         return offset + torch.where(distance < exact, distance, widening)
 
+    def table(self) -> Tensor:
+        """The biases that are looked up. [buckets h]"""
+        return self.weight
+
     def forward(self, query: Tokens, key: Tokens) -> Tensor:
         """[1 h q k]"""
         least = key.start - (query.start + query.size - 1)
         distances = torch.arange(least, least + query.size + key.size, device=self.weight.device)  # [q+k], one too many
-        values = F.embedding(self.bucket(distances), self.weight).T  # [h q+k]
+        values = F.embedding(self.bucket(distances), self.table()).T  # [h q+k]
         return narrowed(_along_rows(values, query.size)).contiguous()[None]
 
 
