@@ -29,7 +29,7 @@ def test_a_session_says_who_started_it() -> None:
 
 def test_weights_at_the_start_have_a_name() -> None:
     model, other = TinyModel(seed=1), TinyModel(seed=1)
-    name = provenance(torch.device("cpu"), model)["weights_at_start"]
+    name = provenance(torch.device("cpu"), fingerprint_of_weights(model))["weights_at_start"]
     assert name == fingerprint_of_weights(other)
     with torch.no_grad():
         other.mix.weight[0, 0] += 1e-6

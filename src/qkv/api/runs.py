@@ -21,6 +21,9 @@ from qkv.train.find_rate import FindRate, RateFound
 from qkv.train.loop import train
 from qkv.train.objectives.expert_losses import with_expert_losses
 from qkv.train.objectives.loss import Objective
+from qkv.train.parallel.followed_run import FollowedRun
+from qkv.train.parallel.team import Team, team_of
+from qkv.train.parallel.world import current_world
 from qkv.train.reporter import Reporter
 from qkv.train.run_folder import RunFolder
 from qkv.train.schedules import Schedule
@@ -45,8 +48,8 @@ EvaluateUse = Callable[[Used], Mapping[str, float]]
 
 
 def check_folder(folder: Path, resume: bool, overwrite: bool) -> None:
-    """A folder in the way is told before anyone waits."""
-    if not overwrite:
+    """A folder in the way is told before anyone waits; by the first rank, which is the one that writes there."""
+    if not overwrite and current_world().first:
         RunFolder(folder, save_model=no_model, resume=resume)
 
 
@@ -80,27 +83,32 @@ def run_training(
     must be there before the first checkpoint is worth anything, such as tokenizers. With `FindRate` for an optimizer
     nothing is trained or written: `RateFound` is raised.
     """
+    world, whole = current_world(), with_expert_losses(use.model, objective)
     if isinstance(optimizer, FindRate):
-        whole = with_expert_losses(use.model, objective)
+        if world.size > 1:
+            raise QkvError("A learning rate is looked for in one process: start the command without torchrun.")
         raise RateFound(optimizer.search(use.model, whole, batches, settings, adjust))
-    run = RunFolder(
+    world.check_same(fingerprint, "the data to train on")
+    described = {**about, **_what_learns(use.model)}
+    use.model.to(settings.torch_device())
+    team = team_of(world, use.model, whole, settings)
+    run = (RunFolder if world.first else FollowedRun)(
         folder,
-        save_model=partial(_save_whole, use),
-        settings={**about, **_what_learns(use.model)},
+        save_model=partial(_save_whole, use, team),
+        settings=described,
         data_fingerprint=fingerprint,
         resume=resume,
         overwrite=overwrite,
     )
-    if leave is not None and not resume:
+    if leave is not None and not resume and world.first:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             leave(folder)
         except OSError as error:
             raise QkvError(f"The run folder {folder} cannot be written ({error.strerror}): name another.") from error
-    use.model.to(settings.torch_device())
     train(
         use.model,
-        with_expert_losses(use.model, objective),
+        whole,
         batches,
         settings,
         run,
@@ -110,7 +118,9 @@ def run_training(
         flops_per_token=flops_per_token,
         adjust=adjust,
         reporter=reporter,
+        team=team,
     )
+    use.model = team.finished(use.model)
     if adaptations(use.model):
         merge(use.model)
     return use
@@ -125,10 +135,17 @@ def _what_learns(model: nn.Module) -> dict[str, Any]:
     return {"learned_parameters": sum(learned), "low_rank_updates": len(adaptations(model))}
 
 
-def _save_whole(use: Use, model: nn.Module, folder: Path) -> None:
-    """A folder holds an ordinary model: low-rank updates are folded in while it is written."""
-    with merged(model) if adaptations(model) else nullcontext():
-        use.save(folder)
+def _save_whole(use: Use, team: Team, model: nn.Module, folder: Path) -> None:
+    """A folder holds an ordinary model: gathered from the ranks, low-rank updates folded in while it is written."""
+    with team.whole(model) as whole:
+        if whole is None:
+            return
+        use.model = whole
+        try:
+            with merged(whole) if adaptations(whole) else nullcontext():
+                use.save(folder)
+        finally:
+            use.model = model
 
 
 def validation(

@@ -34,6 +34,7 @@ def figures_of(session: Session, evaluate: Evaluate, weights: AbstractContextMan
     with session.stopwatch.paused(), preserved_random_state(), torch.no_grad(), weights, uncompiled:
         session.model.eval()
         with session.settings.autocast(session.device):
-            figures = {name: float(value) for name, value in evaluate(session.model).items()}
+            measured = session.team.inside(lambda: evaluate(session.model))
+            figures = session.team.figures({name: float(value) for name, value in measured.items()})
         session.model.train()
     return figures

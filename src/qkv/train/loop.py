@@ -18,6 +18,7 @@ from qkv.train.evaluation import Evaluate, finite_or_none
 from qkv.train.final_weights import load_final_weights
 from qkv.train.interrupts import Interrupted, StopSignals
 from qkv.train.objectives.loss import Objective
+from qkv.train.parallel.team import Team
 from qkv.train.prefetch import Batches
 from qkv.train.provenance import describe, provenance
 from qkv.train.random_state import seed_everything
@@ -44,20 +45,23 @@ def train(
     flops_per_token: FlopCount = 0.0,
     adjust: Adjust | None = None,
     reporter: Reporter | None = None,
+    team: Team | None = None,
 ) -> TrainResult:
     """Train until the budget is used up or validation stops improving, then leave the final weights in model and run.
 
     `evaluate` maps the model (in evaluation mode, without gradients, at the training precision) to named figures;
     `settings.watch` names the one that decides. `flops_per_token` is a number, or a function of the batch that counts
-    its operations. `adjust` is called before each update. Raises `Interrupted` after SIGINT or SIGTERM with the state
+    its operations. `adjust` is called before each update. `team` are the ranks that the model was shared out among, and
+    all of them call this together. Raises `Interrupted` after SIGINT or SIGTERM with the state
     saved, and `QkvError` for what a person can mend: a full disk, a run that is in the way, a loss that stays infinite.
     """
     if settings.flops is not None and flops_per_token == 0:
         raise QkvError("A budget of FLOPs needs a training that counts them: give steps or minutes here.")
+    team = team or Team()
     with reporter or Reporter() as shown, run.watched_by(shown.watchers):
         watch = LayerWatch(model) if settings.gradient_norms else None
         model.to(settings.torch_device())
-        stepper = Stepper(model, objective, optimizer, settings, flops_per_token, shown.say)
+        stepper = Stepper(model, objective, optimizer, settings, flops_per_token, shown.say, team)
         run.begin(
             {
                 "train": asdict(settings),
@@ -65,14 +69,14 @@ def train(
                 "optimizer": describe(optimizer),
                 "schedule": describe(schedule),
             },
-            provenance(settings.torch_device(), None if run.resumes else model),
+            provenance(settings.torch_device(), None if run.resumes else team.fingerprint(model), str(team)),
         )
-        session = Session(model, optimizer, batches, settings, run, shown, getattr(objective, "counts", "tokens"))
-        seed_everything(settings.seed)
+        session = Session(model, optimizer, batches, settings, run, shown, getattr(objective, "counts", "tokens"), team)
+        seed_everything(settings.seed + team.stream)
         if run.resumes:
             resume(session)
         model.train()
-        if not session.state.step:
+        if not session.state.step and team.world.size == 1:
             _foretell(session, objective)
         return _Loop(session, stepper, schedule, evaluate, adjust, watch).run_to_end()
 
@@ -108,14 +112,15 @@ class _Loop:
         compiled = compiled_blocks(session.model) if settings.compile else nullcontext()
         with StopSignals() as signals, compiled:
             while True:
-                improved = False
-                if self._evaluation_is_due() and not self._evaluated() and not signals.received:
+                session.team.tell(session.stopwatch.seconds, signals.received)
+                received, improved = session.team.signal, False
+                if self._evaluation_is_due() and not self._evaluated() and not received:
                     assert self.evaluate is not None
                     improved = evaluate_now(session, self.evaluate) and settings.average == 0  # it needs no best one
                 if improved or (self._due(settings.save_every) and session.saved_at != session.state.step):
                     save(session)
-                if signals.received:
-                    self._stop(signals.received)
+                if received:
+                    self._stop(received)
                 if self._is_over():
                     return self._finish()
                 self._step()
@@ -155,7 +160,8 @@ class _Loop:
         if session.moving is not None:
             session.moving.update()
         session.meter.add(update)
-        session.publish(session.meter.poll())
+        if session.team.world.size == 1:  # ranks read figures back at the same steps, for they act on them together
+            session.publish(session.meter.poll())
         if state.step % every == 0:
             session.close_window(rate)
 

@@ -17,8 +17,8 @@ FOLDER = "not_finite"
 Window = tuple[int, dict[str, Any]]
 
 
-def keep_batches(run: Path, step: int, window: Window, batches: Prefetch, accumulate: int) -> Path:
-    """Write what update `step` of this window read: `not_finite/batch-0.safetensors`, … and `batches.json`.
+def keep_batches(folder: Path, step: int, window: Window, batches: Prefetch, accumulate: int) -> Path:
+    """Write what update `step` of this window read: `batch-0.safetensors`, … and `batches.json`.
 
     The loop learns late that an update was skipped, for it never waits for the device; but a place in the data is
     enough to make its batches again.
@@ -29,9 +29,8 @@ def keep_batches(run: Path, step: int, window: Window, batches: Prefetch, accumu
         _whole(batches)
     place = batches.position
     read = [batch for _ in range(accumulate) for batch in _whole(batches)]
-    folder = run / FOLDER
     try:
-        folder.mkdir(exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
         for number, batch in enumerate(read):
             write_tensors(folder / f"batch-{number}.safetensors", _tensors(batch))
         described = [{"kind": type(batch).__name__, **_numbers(batch)} for batch in read]

@@ -21,7 +21,8 @@ class Batches(Protocol):
 
     A stream whose batches can be divided has a method `in_parts(parts)`: from the next iteration on each batch comes as
     so many smaller ones, of which all but the last leave a place whose `part` is not 0. It answers whether they are
-    smaller than before.
+    smaller than before. One that can be shared out has `share(rank, ranks)`, and `idle` tells whether the last batch
+    handed out stands in for rows that this rank has none of.
     """
 
     def __iter__(self) -> Iterator[Any]: ...
@@ -40,8 +41,9 @@ class Prefetch:
         self.position = batches.state_dict()
         self.waited = 0.0  # seconds in which batches were made and nothing else was done
         self._iterator = iter(batches)
+        self.idle = False  # whether the last batch taken counts for nothing here
         self._held: Batch | None = None
-        self._position_of_held = self.position
+        self._position_of_held, self._idle_of_held = self.position, False
         # Copies run on their own stream: on the model's they would queue behind the step in flight.
         self._copies = torch.cuda.Stream(device) if device.type == "cuda" else None
 
@@ -50,7 +52,7 @@ class Prefetch:
         self.fetch()
         batch, self._held = self._held, None
         assert batch is not None
-        self.position = self._position_of_held
+        self.position, self.idle = self._position_of_held, self._idle_of_held
         if self._copies is not None:
             current = torch.cuda.current_stream(self.device)
             current.wait_stream(self._copies)
@@ -111,6 +113,7 @@ class Prefetch:
             else:
                 raise QkvError("There is no batch to train on; the training data must hold at least one example.")
         self._position_of_held = self.batches.state_dict()
+        self._idle_of_held = getattr(self.batches, "idle", False)
         if self._copies is None:
             self._held = batch.to(self.device)
         else:

@@ -19,15 +19,16 @@ from qkv.train.origin import current_origin
 PACKAGES = ("qkv", "torch", "numpy", "safetensors", "tokenizers", "sacrebleu")
 
 
-def provenance(device: torch.device, model: nn.Module | None = None) -> dict[str, Any]:
-    """What someone would need to know to repeat this session; with a model, which weights it begins with."""
+def provenance(device: torch.device, weights: str | None = None, ranks: str = "") -> dict[str, Any]:
+    """What someone would need to know to repeat this session; `weights`: those it begins with, `ranks`: their layout."""
     here = Path.cwd()
     return {
         "started": datetime.now(UTC).isoformat(timespec="milliseconds"),
         "command": sys.argv,
         **current_origin().record(),
         "directory": str(here),
-        **({} if model is None else {"weights_at_start": fingerprint_of_weights(model)}),
+        **({} if weights is None else {"weights_at_start": weights}),
+        **({"ranks": ranks} if ranks else {}),
         "versions": {"python": platform.python_version(), **_versions()},
         "hardware": {
             "host": platform.node(),

@@ -61,6 +61,7 @@ def restore(session: Session, checkpoint: Checkpoint) -> None:
     state = checkpoint.state
     session.state = TrainState(**state["train"])
     session.stopwatch = Stopwatch(session.device, state["seconds"], state["paused_seconds"])
+    session.team.seconds = state["seconds"]
     session.meter = Meter(session.device, session.stopwatch, session.meter.peak)
     session.meter.load_state_dict(state["meter"])
     session.batches.rewind(state["data"])

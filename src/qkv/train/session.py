@@ -10,7 +10,8 @@ from qkv.errors import QkvError
 from qkv.train.average import MovingAverage
 from qkv.train.evaluation import finite_or_none
 from qkv.train.meter import Meter, Stopwatch
-from qkv.train.not_finite import Window, keep_batches
+from qkv.train.not_finite import FOLDER, Window, keep_batches
+from qkv.train.parallel.team import Team
 from qkv.train.prefetch import Batches, Prefetch
 from qkv.train.reporter import Reporter
 from qkv.train.run_folder import RunFolder
@@ -35,23 +36,26 @@ class Session:
         run: RunFolder,
         reporter: Reporter,
         counted: str,
+        team: Team,
     ) -> None:
         self.device = settings.torch_device()
         self.model, self.optimizer, self.settings = model, optimizer, settings
-        self.run, self.reporter = run, reporter
+        self.run, self.reporter, self.team = run, reporter, team
         self.counted = counted  # what the objective counts: tokens, texts
         self.moving = None if settings.ema is None else MovingAverage(model, settings.ema)
+        team.share(batches)
         self.batches = Prefetch(batches, self.device)
         self.state = TrainState()
         self.stopwatch = Stopwatch(self.device)
-        self.meter = Meter(self.device, self.stopwatch, peak_of(self.device, settings.precision))
+        peak = peak_of(self.device, settings.precision)
+        self.meter = Meter(self.device, self.stopwatch, None if peak is None else peak * team.world.size)
         self.saved_at: int | None = None  # the step of the newest checkpoint
         self.windows: list[Window] = [(0, self.batches.position)]  # the last few, to find a batch again
         self.spikes = Spikes(settings.roll_back)
 
     def progress(self) -> float:
-        """The share of the budget that is used."""
-        return self.settings.progress(self.state.step, self.stopwatch.seconds, self.state.flops)
+        """The share of the budget that is used, by the clock of the first rank."""
+        return self.settings.progress(self.state.step, self.team.seconds, self.state.flops)
 
     def close_window(self, rate: float) -> None:
         state = self.state
@@ -79,7 +83,10 @@ class Session:
         started = [window for window in self.windows if step is not None and window[0] < step]
         if step is None or not started:
             return ""
-        folder = keep_batches(self.run.folder, step, started[-1], self.batches, self.settings.accumulate)
+        folder = self.run.folder / FOLDER
+        if self.team.world.size > 1:
+            folder /= f"rank-{self.team.world.rank:05d}"  # each has rows of its own
+        keep_batches(folder, step, started[-1], self.batches, self.settings.accumulate)
         return f"; the batch of step {step} is kept in {folder}"
 
     def record(self, kind: str, figures: Mapping[str, float | None], **more: Any) -> None:

@@ -5,10 +5,10 @@ from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from qkv.train.by_layer import LayerWatch
 from qkv.train.objectives.loss import Batch, Loss, Objective
+from qkv.train.parallel.team import Team
 from qkv.train.prefetch import Prefetch
 from qkv.train.settings import TrainSettings
 
@@ -38,6 +38,7 @@ class Stepper:
         settings: TrainSettings,
         flops_per_token: FlopCount = 0.0,
         say: Callable[[str], None] = print,
+        team: Team | None = None,
     ) -> None:
         self.model = model
         self.objective = objective
@@ -45,6 +46,7 @@ class Stepper:
         self.settings = settings
         self.flops_per_token = flops_per_token
         self.say = say
+        self.team = team or Team()
         self.parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         for group in optimizer.param_groups:
             group.setdefault("initial_lr", group["lr"])
@@ -57,33 +59,33 @@ class Stepper:
         return rate
 
     def update(self, batches: Prefetch, watch: LayerWatch | None = None) -> Update:
-        losses, flops = self._fitting(batches)
-        counts = [loss.count for loss in losses]
+        losses, first, flops = self._fitting(batches)
+        count = first if len(losses) == 1 else self.team.counted(sum(loss.count for loss in losses))
         gradients = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
-        if len(counts) > 1:
+        if len(losses) > 1:
             # The mean over the tokens of all micro-batches, not the mean of their means.
-            torch._foreach_mul_(gradients, max(1, counts[0]) / max(1, sum(counts)))
-        total = torch.stack([loss.total for loss in losses]).sum()
-        norm = get_total_norm(gradients)
+            torch._foreach_mul_(gradients, max(1, first) / max(1, count))
+        total = self.team.total(torch.stack([loss.total for loss in losses]).sum())
+        norm = self.team.norm(gradients)
         if watch is not None:
             watch.gradients()
         if self.settings.clip is not None:
-            clip_grads_with_norm_(self.parameters, self.settings.clip, norm)
+            self.team.clip(self.parameters, self.settings.clip, norm)
         self._apply(torch.isfinite(norm) & torch.isfinite(total))
         if watch is not None:
             watch.updates()
         self.optimizer.zero_grad(set_to_none=True)
-        return Update(total, sum(counts), torch.where(torch.isfinite(total), norm, torch.nan), flops, losses[-1].beside)
+        return Update(total, count, torch.where(torch.isfinite(total), norm, torch.nan), flops, losses[-1].beside)
 
-    def _fitting(self, batches: Prefetch) -> tuple[list[Loss], float]:
+    def _fitting(self, batches: Prefetch) -> tuple[list[Loss], int, float]:
         """Losses and gradients of the next batches, in ever smaller parts where the device has no memory for them."""
         began = batches.position
         while True:
             try:
                 return self._pass(batches)
             except torch.OutOfMemoryError:
-                if getattr(self.objective, "compares_rows", False):
-                    raise
+                if getattr(self.objective, "compares_rows", False) or self.team.world.size > 1:
+                    raise  # others are in the middle of the same pass
                 self.optimizer.zero_grad(set_to_none=True)
                 parts = batches.divide(began)
                 if parts is None:
@@ -97,24 +99,38 @@ class Stepper:
                 "are added up. Updates stay as large as they were."
             )
 
-    def _pass(self, batches: Prefetch) -> tuple[list[Loss], float]:
+    def _pass(self, batches: Prefetch) -> tuple[list[Loss], int, float]:
+        """The loss of each micro-batch, the tokens that all ranks have in the first, and the operations of this one."""
         losses: list[Loss] = []
-        flops = 0.0
+        first, flops = 0, 0.0
         for _ in range(self.settings.accumulate):
             while True:
-                batch = batches.take()
-                with self.settings.autocast(batches.device):
-                    loss = self.objective(self.model, batch)
+                batch = self.team.part(batches.take())
+                loss = self._loss(batch, batches)
                 losses.append(replace(loss, total=loss.total.detach()))
                 flops += self._flops(batch, loss.count)
+                if len(losses) == 1:
+                    first = self.team.counted(loss.count)
                 # Divided by the first count for now, which keeps gradients at their usual size and is already the
                 # right mean when there is one micro-batch.
-                (loss.total / max(1, losses[0].count)).backward()
+                (loss.total / max(1, first)).backward()
                 whole = batches.behind_whole
                 batches.fetch()
                 if whole:
                     break
-        return losses, flops
+        return losses, first, flops
+
+    def _loss(self, batch: Batch, batches: Prefetch) -> Loss:
+        """The objective's answer; one that stands in for no rows counts for nothing, but ranks compute it together."""
+        found: list[Loss] = []
+
+        def work() -> Tensor:
+            found.append(self.objective(self.model, batch))
+            return found[0].total
+
+        with self.settings.autocast(batches.device):
+            total = self.team.inside(work)
+        return replace(found[0], total=total * 0, count=0) if batches.idle else replace(found[0], total=total)
 
     def _apply(self, finite: Tensor) -> None:
         """Step only if loss and gradient were finite; weights, moments and their counter stay as they were if not."""

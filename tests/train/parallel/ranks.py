@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import pickle
 import tempfile
 import traceback
 from collections.abc import Callable
@@ -34,7 +35,7 @@ def run_ranks(count: int, function: Callable[..., Any], *arguments: Any) -> list
                     break
                 number, answer, problem = answers.get()
                 if problem is None:
-                    found[number] = answer
+                    found[number] = pickle.loads(answer)
                 else:
                     problems.append(f"rank {number}: {problem}")
         finally:
@@ -69,7 +70,8 @@ def _rank(
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(count), "LOCAL_RANK": str(rank)}
     dist.init_process_group("gloo", init_method=f"file://{Path(folder) / 'meet'}", rank=rank, world_size=count)
     try:
-        answers.put((rank, function(*arguments), None))
+        # By value: tensors would otherwise go by memory that ends with the process.
+        answers.put((rank, pickle.dumps(function(*arguments)), None))
         dist.barrier()
     except BaseException:
         answers.put((rank, None, traceback.format_exc()))

@@ -1,0 +1,101 @@
+"""A team of several ranks: the model shared out among them, and what they tell each other at each step."""
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from signal import SIGINT, SIGTERM, Signals
+from typing import Any, TypeVar
+
+from torch import Tensor, nn
+
+from qkv.errors import QkvError
+from qkv.train.objectives.loss import Objective
+from qkv.train.parallel.fsdp import gather, shard, twin_of
+from qkv.train.parallel.layout import Layout
+from qkv.train.parallel.norm import clip_gradients, total_norm
+from qkv.train.parallel.team import Team
+from qkv.train.parallel.tensor import divide_tensors
+from qkv.train.parallel.world import Meshes, World
+from qkv.train.settings import TrainSettings
+
+Answer = TypeVar("Answer")
+
+
+class Ranks(Team):
+    """Shares the model out as it is made; whoever builds an optimizer does so afterwards."""
+
+    def __init__(self, world: World, model: nn.Module, objective: Objective, settings: TrainSettings) -> None:
+        super().__init__(world)
+        self.layout = Layout.parse(settings.parallel).fitted(world.size)
+        self._check(objective, settings)
+        self.meshes = Meshes(world, self.layout, settings.torch_device())
+        self.stream = self.meshes.rows.get_local_rank("data") * self.layout.context
+        self.stream += self.meshes.rows.get_local_rank("context")
+        self._told: tuple[float, Signals | None] = (0.0, None)
+        self._counts = self.meshes.rows.get_local_rank("tensor") == 0  # tensor ranks have the same tokens
+        self._began_with = super().fingerprint(model)
+        world.check_same(self._began_with, "the weights they begin with")
+        self._twin = twin_of(model)
+        if self.meshes.tensor is not None:
+            divide_tensors(model, self.meshes.tensor)
+        self._sharded = shard(model, self.meshes.sharded)
+
+    def _check(self, objective: Objective, settings: TrainSettings) -> None:
+        if settings.gradient_norms:
+            raise QkvError("What each layer does is recorded in one process only: leave out --gradient-norms.")
+        if self.layout.data > 1 and getattr(objective, "compares_rows", False):
+            raise QkvError(
+                f"{type(objective).__name__} compares all rows of a batch, which {self.layout.data} ranks would share "
+                "out: train it in one process."
+            )
+
+    def __str__(self) -> str:
+        return str(self.layout)
+
+    def fingerprint(self, model: nn.Module) -> str:
+        return self._began_with
+
+    def inside(self, work: Callable[[], Answer]) -> Answer:
+        answer: Answer = self._sharded(work)
+        return answer
+
+    def share(self, batches: Any) -> None:
+        if not hasattr(batches, "share"):
+            raise QkvError(f"{type(batches).__name__} cannot be shared out among ranks: train in one process.")
+        batches.share(self.meshes.data_rank, self.layout.data)
+
+    def tell(self, seconds: float, received: Signals | None) -> None:
+        self._told = (seconds, received)
+
+    def counted(self, count: int) -> int:
+        seconds, received = self._told
+        own = (float(received == SIGINT), float(received == SIGTERM))
+        counts, self.seconds, interrupts, terminations = self.world.agree(
+            [count if self._counts else 0, seconds if self.world.first else 0.0, *own]
+        )
+        self.signal = SIGINT if interrupts else SIGTERM if terminations else None
+        return int(counts)
+
+    def total(self, sums: Tensor) -> Tensor:
+        return self.meshes.total(sums)
+
+    def norm(self, gradients: Sequence[Tensor]) -> Tensor:
+        return total_norm(gradients)
+
+    def clip(self, parameters: Sequence[Tensor], most: float, norm: Tensor) -> None:
+        clip_gradients(parameters, most, norm)
+
+    def figures(self, measured: Mapping[str, float]) -> dict[str, float]:
+        told = json.dumps(dict(measured)).encode() if self.world.first else None  # with NaN, which Python reads back
+        figures: dict[str, float] = json.loads(self.world.from_first(told))
+        return figures
+
+    @contextmanager
+    def whole(self, model: nn.Module) -> Iterator[nn.Module | None]:
+        gather(model, self._twin, keep=self.world.first)
+        yield self._twin if self.world.first else None
+        self.world.wait()
+
+    def finished(self, model: nn.Module) -> nn.Module:
+        gather(model, self._twin, keep=True)
+        return self._twin.to(self.meshes.device)
