@@ -1,15 +1,20 @@
 """What a person chooses for a training: how texts are cut, how large the model is, how batches are made."""
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from qkv.api.pairs import Pair
 from qkv.data.plan import Batching, TokenBudget
 from qkv.data.tokenizer import TextTokenizer
 from qkv.errors import QkvError, nearest_or_all
+from qkv.generate.reader import TOKENIZER_FILE
 from qkv.models.catalogue import find_family
 from qkv.models.family import Family
+from qkv.train.parallel.world import World, current_world
 
 DESK = "desk"
 # A size for the data that one person has and the machine on their desk. No paper published it.
@@ -103,7 +108,26 @@ class NewTokenizer:
     lowercase: bool = False
 
     def train(self, texts: Sequence[str]) -> TextTokenizer:
-        return TextTokenizer.train(self.kind, texts, vocabulary=self.vocabulary, lowercase=self.lowercase)
+        """Trained by the first rank alone: of equally good tokens some kinds choose by chance."""
+        world, made = current_world(), None
+        if world.first:
+            made = TextTokenizer.train(self.kind, texts, vocabulary=self.vocabulary, lowercase=self.lowercase)
+        return sent_to_all(world, made)
+
+
+def sent_to_all(world: World, tokenizer: TextTokenizer | None) -> TextTokenizer:
+    """The first rank's tokenizer, on every rank."""
+    if world.size == 1 and tokenizer is not None:
+        return tokenizer
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / TOKENIZER_FILE
+        if tokenizer is not None:
+            tokenizer.save(file)
+        told = {each.name: each.read_text(encoding="utf-8") for each in Path(folder).iterdir()}
+        told = json.loads(world.from_first(json.dumps(told).encode() if tokenizer is not None else None))
+        for name, content in told.items():
+            (Path(folder) / name).write_text(content, encoding="utf-8")
+        return TextTokenizer.load(file)
 
 
 @dataclass(frozen=True, kw_only=True)

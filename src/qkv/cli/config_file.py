@@ -15,6 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from qkv.cli.groups import Command, groups_of
+from qkv.cli.train_ranks import going_on, started
 from qkv.errors import QkvError, nearest_or_all
 
 TYPED: ContextVar[Sequence[str] | None] = ContextVar("typed", default=None)  # the command line, from `qkv` on
@@ -53,11 +54,11 @@ def configurable(command: Command) -> Command:
         *own,
         inspect.Parameter("report_to", kind, default=None, annotation=report_to),
         inspect.Parameter("config", kind, default=None, annotation=config),
-        inspect.Parameter("started", kind, annotation=typer.Context),
+        inspect.Parameter("typed", kind, annotation=typer.Context),
     ]
 
     @wraps(command)
-    def called(*, started: typer.Context, config: Path | None, report_to: list[str] | None, **options: Any) -> None:
+    def called(*, typed: typer.Context, config: Path | None, report_to: list[str] | None, **options: Any) -> None:
         from qkv.train.origin import CONFIGURATION, Origin, started_by
         from qkv.train.watchers import watcher_of
 
@@ -65,12 +66,12 @@ def configurable(command: Command) -> Command:
         out = options.get("out")
         origin = Origin(
             command=TYPED.get() or ["qkv", *sys.argv[1:]],
-            configuration=written(verb(started), groups, all_options),
-            repeat=None if options.get("data") == STANDARD_INPUT else repeating(verb(started), out, CONFIGURATION),
+            configuration=written(verb(typed), groups, all_options),
+            repeat=None if options.get("data") == STANDARD_INPUT else repeating(verb(typed), out, CONFIGURATION),
             watchers=[watcher_of(each) for each in report_to or ()],
         )
         with started_by(origin):
-            command(**options)
+            command(**going_on(options))
 
     called.__signature__ = inspect.Signature(seen)  # type: ignore[attr-defined]  # what inspect looks for
     called.__annotations__ = {each.name: each.annotation for each in seen}
@@ -86,7 +87,9 @@ def verb(context: typer.Context) -> str:
 def repeating(command: str, out: Any, file: str) -> str:
     """One command that makes the run anew, beside it; in the folder where the first one was given."""
     folder = os.path.normpath(out)
-    return shlex.join(["qkv", *command.split(), "--config", os.path.join(folder, file), "--out", f"{folder}-again"])
+    return shlex.join(
+        started(["qkv", *command.split(), "--config", os.path.join(folder, file), "--out", f"{folder}-again"])
+    )
 
 
 def read_config(file: Path, command: str, groups: Mapping[str, Sequence[str]], known: Sequence[str]) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from qkv.cli.models import models
 from qkv.cli.run import run
 from qkv.cli.runs import runs
 from qkv.cli.train import train
+from qkv.cli.train_ranks import hush, rank
 from qkv.errors import QkvError, QkvWarning
 
 app = typer.Typer(
@@ -68,6 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     `certify` has a code of its own: 1 where answers differ.
     """
+    hush()
     try:
         with warnings.catch_warnings():
             warnings.showwarning = tell
@@ -109,5 +111,6 @@ def complain_of_usage(error: Any) -> int:
 
 
 def complain(message: str) -> int:
-    print("qkv:", " ".join(message.split()), file=sys.stderr)
+    who = f"qkv, rank {rank()}:" if rank() else "qkv:"
+    print(who, " ".join(message.split()), file=sys.stderr)
     return 2

@@ -20,7 +20,7 @@ PACKAGES = ("qkv", "torch", "numpy", "safetensors", "tokenizers", "sacrebleu")
 
 
 def provenance(device: torch.device, weights: str | None = None, ranks: str = "") -> dict[str, Any]:
-    """What someone would need to know to repeat this session; `weights`: those it begins with, `ranks`: their layout."""
+    """What someone would need to know to repeat this session: the weights it begins with, how ranks share the work."""
     here = Path.cwd()
     return {
         "started": datetime.now(UTC).isoformat(timespec="milliseconds"),

@@ -1,6 +1,7 @@
 """What a person sees while training: one living line in a terminal, plain lines in a file or a pipe."""
 
 import math
+import os
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
@@ -23,7 +24,7 @@ class Reporter:
     ) -> None:
         """`to_go_on` says what to do after a stop; `watchers` are told every record too: by default those that the
         command asked for."""
-        self.console = console or Console(stderr=True)
+        self.console = console or Console(stderr=True, quiet=os.environ.get("RANK", "0") != "0")  # one rank speaks
         self.watchers = current_origin().watchers if watchers is None else watchers
         self.to_go_on = to_go_on
         self._bar = Progress(

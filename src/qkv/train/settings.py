@@ -10,7 +10,7 @@ from qkv.errors import QkvError
 
 # What may differ when a run is resumed: how long it goes on and how much it keeps, never what a step computes.
 CHANGEABLE_ON_RESUME = frozenset(
-    {"steps", "minutes", "flops", "patience", "keep", "keep_every", "gradient_norms", "parallel"}
+    {"steps", "minutes", "flops", "patience", "keep", "keep_every", "gradient_norms", "parallel", "recompute"}
 )
 
 # Figures that would keep the worst weights if watched the other way.
@@ -52,6 +52,7 @@ class TrainSettings:
     precision: Literal["float32", "bfloat16"] = "float32"  # bfloat16 by autocast: weights stay float32
     compile: bool = False  # each block by torch.compile, for changing shapes
     device: str = "auto"  # "auto" takes CUDA where it is present
+    recompute: bool = False  # the inside of blocks on the way back, in place of keeping it
     parallel: str = ""  # how ranks share the work, as `parallel.layout.Layout` spells it; what is not named shards
     seed: int = 0
 
