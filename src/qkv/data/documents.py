@@ -123,8 +123,18 @@ class Documents:
         tokens = encode_rows(texts, encoder)
         return cls(tokens, np.fromiter((len(text.encode()) for text in texts), np.int64, count=len(texts)))
 
+    @classmethod
+    def joined(cls, parts: "Sequence[Documents]") -> "Documents":
+        """The documents of several, one after the other."""
+        tokens = TokenRows.joined([part.tokens for part in parts])
+        return cls(tokens, np.concatenate([part.bytes for part in parts]))
+
     def __len__(self) -> int:
         return len(self.tokens)
+
+    def chosen(self, rows: Ints) -> "Documents":
+        """Some of the documents, in the order that is given."""
+        return Documents(self.tokens.chosen(rows), self.bytes[rows])
 
 
 def encode_rows(texts: Sequence[str], encoder: Encoder, pad: int = 0) -> TokenRows:

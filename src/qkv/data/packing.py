@@ -47,6 +47,11 @@ class LanguageRows:
     documents: TokenRows  # beside the tokens: 1, 2, ... in each row
     bytes: Ints  # [rows]
 
+    @classmethod
+    def none(cls) -> "LanguageRows":
+        nothing = TokenRows.from_lists([], 0)
+        return cls(nothing, nothing, np.zeros(0, np.int64))
+
     @property
     def original(self) -> Ints:
         return np.arange(len(self.tokens))

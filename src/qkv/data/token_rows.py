@@ -59,6 +59,11 @@ class TokenRows:
     def lengths_of(self, rows: Ints) -> Ints:
         return self.offsets[rows + 1] - self.offsets[rows]  # [b]
 
+    def chosen(self, rows: Ints) -> "TokenRows":
+        """Some of the rows, in the order that is given."""
+        lengths = self.lengths_of(rows)
+        return TokenRows(self.ids[places_of(self.offsets[rows], lengths)], offsets_of(lengths), self.pad)
+
     def padded(self, rows: Ints, lengths: Ints, width: int) -> Ints:
         """The first `lengths` ids of each of these rows, padded on the right to `width`."""
         column = np.arange(width)
