@@ -78,10 +78,13 @@ class FileStretch(Source):
             yield from (Problem(shown, problem.line, problem.reason) for problem in corpus.problems)
             return
         with open_bytes(str(self.file)) as stream:
-            lines = stream if is_compressed(self.file) else lines_between(stream, self.first, self.last)
+            in_part = self.format in BY_LINES and not is_compressed(self.file)
+            lines: Iterable[bytes] = lines_between(stream, self.first, self.last) if in_part else stream
             if self.format == PLAIN:
                 yield from paragraphs(lines, shown, begins=self.first == 0)
             else:
+                if self.first:
+                    lines = with_mark_kept(lines)
                 records = READERS[self.format](cast(BinaryIO, lines), shown, self.names)
                 yield from texts_of(records, shown, self.column, self.format, begins=self.first == 0)
 
@@ -135,9 +138,14 @@ def lines_between(stream: BinaryIO, first: int, last: int) -> Iterator[bytes]:
     stream.seek(first)
     left = last - first
     while left > 0 and (line := stream.readline(left)):
-        # A reader takes a mark off the first line that it sees, which only the first line of a file may have.
-        yield BYTE_ORDER_MARK + line if left == last - first and first and line.startswith(BYTE_ORDER_MARK) else line
+        yield line
         left -= len(line)
+
+
+def with_mark_kept(lines: Iterable[bytes]) -> Iterator[bytes]:
+    """The lines for a reader that takes a mark off the first one, where they do not begin their file."""
+    for number, line in enumerate(lines):
+        yield BYTE_ORDER_MARK + line if number == 0 and line.startswith(BYTE_ORDER_MARK) else line
 
 
 def paragraphs(lines: Iterable[bytes], shown: str, *, begins: bool) -> Iterator[Found]:

@@ -6,7 +6,6 @@ not really gzip, a header that names a column twice) is a `QkvError`. `table.py`
 
 import csv
 import gzip
-import io
 import json
 import lzma
 import sys
@@ -14,25 +13,18 @@ import zlib
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
+from qkv.data.parquet_rows import read_parquet
+from qkv.data.record import Record, header
+from qkv.data.tar_samples import read_tar
 from qkv.errors import QkvError
 
 STANDARD_INPUT = "-"
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 OPENERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".xz": lzma.open}
 NO_UTF8 = "the line is not valid UTF-8"
-
-
-@dataclass(frozen=True)
-class Record:
-    """What one line (one row, in parquet) held: `values`, or a `reason` why it could not be read."""
-
-    line: int
-    values: dict[str, Any] = field(default_factory=dict)
-    reason: str = ""
 
 
 Reader = Callable[[BinaryIO, str, Sequence[str] | None], Iterator[Record]]
@@ -167,51 +159,14 @@ def read_jsonl(stream: BinaryIO, file: str, names: Sequence[str] | None) -> Iter
                 yield Record(line, reason=f"the line holds a JSON {type(values).__name__}, not an object with columns")
 
 
-def read_parquet(stream: BinaryIO, file: str, names: Sequence[str] | None) -> Iterator[Record]:
-    """Rows of a parquet file, numbered from 1; needs the extra `qkv[parquet]`."""
-    if names is not None:
-        raise QkvError(
-            f"{file} is a parquet file, which names its own columns: give no --names (in Python, names=) for it."
-        )
-    try:
-        import pyarrow
-        from pyarrow import parquet
-    except ImportError as error:
-        raise QkvError(f"Reading {file} needs pyarrow: pip install 'qkv[parquet]'.") from error
-    content = stream.read()
-    if not content:
-        return
-    try:
-        table = parquet.ParquetFile(io.BytesIO(content))
-        header(table.schema_arrow.names, file)
-        batches = table.iter_batches()
-        line = 1
-        for batch in batches:
-            for row in range(batch.num_rows):
-                yield parquet_row(batch, row, line)
-                line += 1
-    except (pyarrow.ArrowException, OSError) as error:
-        raise QkvError(f"{file} is not a whole parquet file: {str(error).splitlines()[0]}") from error
-
-
-def parquet_row(batch: Any, row: int, line: int) -> Record:
-    """One row of a record batch; a string column may hold bytes that are no UTF-8, which shows only on reading it."""
-    try:
-        return Record(line, {name: batch.column(name)[row].as_py() for name in batch.schema.names})
-    except UnicodeDecodeError:
-        return Record(line, reason="the row is not valid UTF-8")
-
-
-READERS: dict[str, Reader] = {"tsv": read_tsv, "csv": read_csv, "jsonl": read_jsonl, "parquet": read_parquet}
+READERS: dict[str, Reader] = {
+    "tsv": read_tsv,
+    "csv": read_csv,
+    "jsonl": read_jsonl,
+    "parquet": read_parquet,
+    "tar": read_tar,
+}
 SUFFIXES = {f".{name}": name for name in READERS}
-
-
-def header(values: list[str], file: str) -> list[str]:
-    """The column names of a header line, which must differ from each other."""
-    doubled = sorted({name for name in values if values.count(name) > 1})
-    if doubled:
-        raise QkvError(f"{file} names the column {doubled[0][:40]!r} twice: each name must differ.")
-    return values
 
 
 def named(line: int, names: Sequence[str], values: list[str]) -> Record:

@@ -1,4 +1,4 @@
-"""Rows of named columns from the files people have: TSV, CSV, JSONL, parquet, compressed, a folder, or a pipe.
+"""Rows of named columns from the files people have: TSV, CSV, JSONL, parquet, tar, compressed, a folder, or a pipe.
 
 A real file has bad rows. Each is kept as a `Problem` with its file, line and reason, and the good rows are used; only a
 file with no good row at all is an error.
@@ -15,6 +15,7 @@ from qkv.data.records import READERS, STANDARD_INPUT, SUFFIXES, Record, format_o
 from qkv.errors import QkvError
 
 Row = dict[str, Any]
+NAME_THEIR_OWN = ("jsonl", "tar")  # formats in which each row has columns of its own
 
 
 @dataclass(frozen=True)
@@ -62,8 +63,8 @@ def read_table(
 
     `columns` are the columns wanted, all that the first good row has if not given; a row must have text in each of
     them, or what its entry in `kinds` asks for; `check` tells what is wrong with a row as a whole. `names` names the
-    columns of a TSV or CSV file without a header line. `format` is one of tsv, csv, jsonl and parquet, and is taken
-    from the file's name if not given.
+    columns of a TSV or CSV file without a header line. `format` is one of tsv, csv, jsonl, parquet and tar, and is
+    taken from the file's name if not given.
     """
     if format is not None and format not in READERS:
         raise QkvError(
@@ -144,7 +145,7 @@ def rows_of(
         if missed and not record.reason:
             seen.update(dict.fromkeys(record.values))
             missed = any(column not in record.values for column in needed(table))
-            if missed and format != "jsonl":  # the other formats have the same columns in every row
+            if missed and format not in NAME_THEIR_OWN:  # the other formats have the same columns in every row
                 break
         row, reason = good_row(record, table)
         yield Problem(shown, record.line, reason) if reason else row
