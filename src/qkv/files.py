@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
 
 import torch
@@ -22,7 +23,7 @@ WRITE_ERRORS = (OSError, SafetensorError)
 @contextmanager
 def replacing(file: Path) -> Iterator[Path]:
     """A passing name to write to; at the end what stands there reaches the disk and takes the file's place at once."""
-    passing = file.with_name(f".{file.name}.{os.getpid()}.partial")
+    passing = file.with_name(f".{file.name}.{os.getpid()}-{token_hex(4)}.partial")  # no other writer's, on any machine
     try:
         yield passing
         with passing.open("rb") as stream:
