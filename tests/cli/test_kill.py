@@ -50,7 +50,7 @@ def command(arguments: list[str], log: str, most_bytes: int | None = None) -> No
 class Training:
     """One run of a small model with dropout, random features and evaluations, begun or gone on with."""
 
-    def __init__(self, folder: Path, steps: int) -> None:
+    def __init__(self, folder: Path, steps: int, *more: str) -> None:
         self.folder, self.log = folder, folder.with_suffix(".log")
         self.checkpoints = Checkpoints(folder / "checkpoints")
         data = folder.with_suffix(".txt")
@@ -59,7 +59,7 @@ class Training:
             "train", "lm", "--data", str(data), "--blank-lines", "--tokenizer", "bpe:280", "--attention", "performer:8",
             "--size", "width=16,hidden=16,layers=1,heads=2,dropout=0.2", "--length", "24", "--batch-rows", "4",
             "--steps", str(steps), "--evaluate-every", "7", "--save-every", "2", "--keep", "2", "--keep-every", "50",
-            "--warmup", "5", "--learning-rate", "0.003", "--device", "cpu", "--out", str(folder),
+            "--warmup", "5", "--learning-rate", "0.003", "--device", "cpu", "--out", str(folder), *more,
         ]  # fmt: skip
 
     def start(self, most_bytes: int | None = None) -> BaseProcess:
@@ -120,9 +120,9 @@ def quiet_tracker(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONWARNINGS", "ignore:resource_tracker")
 
 
-def kill_and_go_on(folder: Path, steps: int, kills: int) -> int:
+def kill_and_go_on(folder: Path, steps: int, kills: int, *more: str) -> int:
     """The number of kills that fell into a save."""
-    unbroken, killed = Training(folder / "unbroken", steps), Training(folder / "killed", steps)
+    unbroken, killed = Training(folder / "unbroken", steps, *more), Training(folder / "killed", steps, *more)
     unbroken.finish()
     within_saves = 0
     for wait_first, seconds in moments(kills, seed=1):
@@ -179,3 +179,8 @@ def test_a_run_that_is_killed_fifty_times_ends_as_an_unbroken_one(tmp_path: Path
     within_saves = kill_and_go_on(tmp_path, steps=600, kills=50)
     print(f"{within_saves} of 50 kills fell into a save")
     assert within_saves > 5
+
+
+@pytest.mark.gpu
+def test_a_run_on_a_gpu_that_is_killed_ends_as_an_unbroken_one(tmp_path: Path) -> None:
+    kill_and_go_on(tmp_path, 60, 4, "--device", "cuda", "--deterministic", "--attention", "window:8")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from qkv.cli.train_ranks import RankOptions
+from qkv.cli.train_ranks import DeviceOptions
 
 if TYPE_CHECKING:
     from qkv.train.find_rate import RateSearch
@@ -16,7 +16,7 @@ PLOT_WIDTH = 80
 
 
 @dataclass(frozen=True, kw_only=True)
-class OptimizerOptions(RankOptions):
+class OptimizerOptions(DeviceOptions):
     optimizer: Annotated[str, typer.Option(help="adamw, adamw8bit, muon, lion or adafactor.")] = "adamw"
     schedule: Annotated[
         str | None, typer.Option(help="cosine, linear, wsd, noam or constant; by default what suits the task.")

@@ -105,6 +105,7 @@ def settings_of(run: RunOptions, watch: str | None = None) -> "TrainSettings":
         device=run.device,
         parallel=run.parallel,
         recompute=run.recompute,
+        deterministic=run.deterministic,
         seed=run.seed,
         evaluate_every=run.evaluate_every,
         save_every=run.evaluate_every if run.save_every is None else run.save_every,

@@ -1,4 +1,4 @@
-"""Trainings on many devices: their options, and commands that `torchrun` starts again."""
+"""How a training uses its devices, many or one: options, and commands that `torchrun` starts again."""
 
 import os
 import sys
@@ -10,12 +10,15 @@ import typer
 
 
 @dataclass(frozen=True, kw_only=True)
-class RankOptions:
+class DeviceOptions:
     parallel: Annotated[
         str, typer.Option(help="How ranks of torchrun share the work: tensor:2,context:2; the rest hold shards.")
     ] = ""
     recompute: Annotated[
         bool, typer.Option("--recompute", help="Compute the inside of blocks twice in place of keeping it in memory.")
+    ] = False
+    deterministic: Annotated[
+        bool, typer.Option("--deterministic", help="On a GPU take only kernels whose answers repeat bit for bit.")
     ] = False
 
 

@@ -13,6 +13,7 @@ from qkv.train.adjust import Adjust
 from qkv.train.by_layer import LayerWatch
 from qkv.train.compiling import compiled_blocks
 from qkv.train.cost.foresight import beside, foreseen
+from qkv.train.deterministic import deterministic_kernels
 from qkv.train.evaluating import evaluate_now, figures_of
 from qkv.train.evaluation import Evaluate, finite_or_none
 from qkv.train.final_weights import load_final_weights
@@ -110,7 +111,7 @@ class _Loop:
     def run_to_end(self) -> TrainResult:
         session, settings = self.session, self.settings
         compiled = compiled_blocks(session.model) if settings.compile else nullcontext()
-        with StopSignals() as signals, compiled:
+        with StopSignals() as signals, compiled, deterministic_kernels(settings.deterministic):
             while True:
                 session.team.tell(session.stopwatch.seconds, signals.received)
                 received, improved = session.team.signal, False

@@ -55,6 +55,7 @@ class TrainSettings:
     recompute: bool = False  # the inside of blocks on the way back, in place of keeping it
     parallel: str = ""  # how ranks share the work, as `parallel.layout.Layout` spells it; what is not named shards
     seed: int = 0
+    deterministic: bool = False  # only kernels whose answers repeat bit for bit; on a CPU all of them do
 
     log_every: int = 50  # steps between records; between them the loop never waits for the device
     gradient_norms: bool = False  # at each record, norms of gradients and updates of every layer too; waits for them

@@ -42,6 +42,7 @@ def choose_kernel(
     fused are the vendors' kernels, which are faster where nothing is to be skipped and take a mask as a whole table.
     None of them is good at learning a bias: its gradient is as large as all scores together, so on short rows, where
     scores fit into memory, exact costs less if a compiler makes one pass of all that lies between its two products.
+    Where answers have to repeat bit for bit (`torch.use_deterministic_algorithms`) only those are taken that do.
     """
     if record:
         return exact
@@ -49,5 +50,8 @@ def choose_kernel(
     if learns_bias and q.is_cuda and torch.compiler.is_compiling() and k.shape[2] <= SHORT:
         return exact
     masked = mask is not None and mask.flag is None
+    if q.is_cuda and torch.are_deterministic_algorithms_enabled() and (masked or bias is not None):
+        # Vendors' kernels that take a table add gradients as they come, and so does ours where it learns a bias.
+        return exact if dropout or learns_bias else flash
     long, large = min(q.shape[2], k.shape[2]) >= LONG, math.prod(q.shape[:3]) * k.shape[2] >= LARGE
     return flash if masked and q.is_cuda and not dropout and long and large else fused
