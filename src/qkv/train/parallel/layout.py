@@ -15,7 +15,7 @@ class Layout:
 
     `shard` ranks hold a part of every block and see rows of their own (FSDP) [zhao2023 §3]; `replicate` such groups
     hold the same. `context` ranks read a part of each row [liu2023 §3], `tensor` ranks a part of each matrix
-    [shoeybi2019 §3]. `expert` of the ranks that see rows of their own keep different experts [lepikhin2021 §2.2].
+    [shoeybi2019 §3]. `expert` of the ranks that see rows of their own keep different experts [lepikhin2021 §3.2].
     """
 
     replicate: int = 1
