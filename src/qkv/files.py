@@ -61,13 +61,30 @@ def write_whole(file: Path, content: bytes) -> Path:
     return file
 
 
-def read_json(file: Path) -> Any:
+def read_bytes(file: Path) -> bytes:
+    """All of a file. A pipe or a device is none: there reading may never end."""
     try:
-        return json.loads(file.read_text(encoding="utf-8"))
+        if not file.is_file() and file.exists():
+            raise QkvError(f"{file} should be a file, and is {'a folder' if file.is_dir() else 'something else'}.")
+        return file.read_bytes()
     except FileNotFoundError as error:
         raise QkvError(f"The file {file} is missing.") from error
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise QkvError(f"The file {file} is not whole JSON ({error}); it was cut short or edited.") from error
+    except OSError as error:
+        raise QkvError(f"The file {file} cannot be read ({error.strerror or error}).") from error
+
+
+def read_json(file: Path) -> Any:
+    return json_of(read_bytes(file), file)
+
+
+def json_of(content: bytes | str, origin: Path) -> Any:
+    """The value that a JSON text tells; what is wrong with another text, in one sentence."""
+    try:
+        return json.loads(content if isinstance(content, str) else content.decode("utf-8"))
+    except RecursionError as error:
+        raise QkvError(f"The file {origin} is not JSON to be read here: it nests values too deeply.") from error
+    except ValueError as error:  # not JSON, not UTF-8, or a number of thousands of digits
+        raise QkvError(f"The file {origin} is not whole JSON ({error}); it was cut short or edited.") from error
 
 
 def write_tensors(file: Path, tensors: Mapping[str, Tensor], notes: Mapping[str, str] | None = None) -> None:
@@ -94,15 +111,23 @@ def read_tensors(file: Path) -> dict[str, Tensor]:
 
 def read_notes(file: Path) -> dict[str, str]:
     """The texts beside the tensors of a file; the tensors themselves are not read."""
-    with _reading_tensors(file), safe_open(file, "pt") as opened:
+    with opened_tensors(file) as opened:
         return dict(opened.metadata() or {})
+
+
+@contextmanager
+def opened_tensors(file: Path) -> Iterator[Any]:
+    """A safetensors file, of whose tensors parts can be read."""
+    with _reading_tensors(file), safe_open(file, "pt") as opened:
+        yield opened
 
 
 @contextmanager
 def _reading_tensors(file: Path) -> Iterator[None]:
     """What is wrong with a safetensors file, in one sentence."""
-    if file.is_dir():
-        raise QkvError(f"{file} is a folder: it should be a safetensors file.")
+    if not file.is_file() and file.exists():
+        kind = "a folder" if file.is_dir() else "no file"
+        raise QkvError(f"{file} is {kind}: it should be a safetensors file.")
     try:
         yield
     except FileNotFoundError as error:

@@ -6,12 +6,14 @@ import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
 from torch import nn
 
-import qkv.train.checkpoint as module
+import qkv.train.checkpoint_folder as module
+import qkv.train.parallel.stored_pieces as pieces_module
 from qkv.errors import QkvError
 from qkv.parts.linear import JoinedLinear
 from qkv.train.checkpoint import Checkpoints
@@ -247,16 +249,20 @@ def test_a_crash_in_the_middle_is_tidied_up(checkpoints: Checkpoints) -> None:
     assert [path.name for path in checkpoints.folder.iterdir()] == ["step-00000003"]
 
 
-@pytest.mark.parametrize("function", ["write_tensors", "write_json", "sync_folder"])
+@pytest.mark.parametrize(
+    "place",
+    [(pieces_module, "write_tensors"), (pieces_module, "write_json"), (module, "write_json"), (module, "sync_folder")],
+    ids=["tensors", "random", "state", "folder"],
+)
 def test_a_disk_that_fills_up_leaves_the_last_checkpoint_and_no_rest(
-    checkpoints: Checkpoints, function: str, monkeypatch: pytest.MonkeyPatch
+    checkpoints: Checkpoints, place: tuple[ModuleType, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     save(checkpoints, 1, *trained())
 
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(module, function, full)
+    monkeypatch.setattr(*place, full)
     with pytest.raises(
         QkvError, match=r"step-00000002 could not be written \(No space left on device\).*step-00000001"
     ):

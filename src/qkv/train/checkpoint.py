@@ -2,87 +2,68 @@
 
 `checkpoints/step-00001000/` holds `model.safetensors` (as in a model folder), `optimizer.safetensors` (state by
 parameter name), where there is a moving average `average.safetensors`, `random.json`, and `state.json` with everything
-else and the checksums of the rest. Nothing in it is pickled.
+else and the checksums of the rest. Of many ranks each has files of its own, `model-00003.safetensors` and so on, in
+which tensors stand in pieces: any number of ranks reads what any other wrote. Nothing in it is pickled.
 """
 
-import re
-import shutil
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from qkv.errors import QkvError
-from qkv.files import (
-    WRITE_ERRORS,
-    checksum,
-    checksum_of_json,
-    copy_into,
-    read_json,
-    read_tensors,
-    sync_folder,
-    write_json,
-    write_tensors,
-)
-from qkv.weights.save import tensors_of
+from qkv.files import WRITE_ERRORS, read_json
+from qkv.train.checkpoint_folder import CheckpointFolder
+from qkv.train.checkpoint_read import Checkpoint, files_of
+from qkv.train.parallel.agreed import by_each, by_first
+from qkv.train.parallel.pieces import Piece, in_place_of, pieces_of, state_pieces
+from qkv.train.parallel.stored_pieces import StoredTensors, write_share
+from qkv.train.parallel.world import World
 
-FORMAT = "qkv-checkpoint-2"
-NAME = re.compile(r"step-(\d{8,})")
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
+    from qkv.train.parallel.distributed_save import DistributedSaver
 
-@dataclass(frozen=True)
-class Checkpoint:
-    """A checkpoint read back and found whole."""
-
-    folder: Path
-    step: int
-    model: dict[str, Tensor]
-    optimizer: dict[str, Tensor]
-    average: dict[str, Tensor] | None
-    random: dict[str, Any]
-    state: dict[str, Any]  # what the loop saved: counters, position in the data, best score, budget used
-
-    def restore_model(self, model: nn.Module) -> None:
-        copy_into(tensors_of(model), self.model, self.folder / "model.safetensors")
-
-    def restore_optimizer(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-        """State goes to parameters by name, so their order and grouping may differ."""
-        file = self.folder / "optimizer.safetensors"
-        names = _parameter_names(model)
-        packed = optimizer.state_dict()
-        state: dict[int, dict[str, Tensor]] = {}
-        unused = set(self.optimizer)
-        for group, packed_group in zip(optimizer.param_groups, packed["param_groups"], strict=True):
-            for parameter, index in zip(group["params"], packed_group["params"], strict=True):
-                prefix = names[parameter] + "/"
-                entries = {key for key in unused if key.startswith(prefix)}
-                for key in entries:
-                    state.setdefault(index, {})[key.removeprefix(prefix)] = self.optimizer[key]
-                unused -= entries
-        if unused:
-            raise QkvError(f"{file} holds {min(unused)}, which belongs to no parameter of this optimizer.")
-        optimizer.load_state_dict({"state": state, "param_groups": packed["param_groups"]})
+__all__ = ["Checkpoint", "Checkpoints"]
 
 
 class Checkpoints:
-    """The `checkpoints/` folder of a run."""
+    """The `checkpoints/` folder of a run. Many ranks call each of its methods together."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, world: World | None = None, stream: int = 0) -> None:
         self.folder = folder
+        self._disk = CheckpointFolder(folder)
+        self.join(world, stream)
+
+    def join(self, world: World | None, stream: int = 0) -> None:
+        """Be one of many ranks, each with a part of what is saved and a stream of random numbers to draw from."""
+        self.world = world if world is not None and world.size > 1 else None
+        self.stream = stream
+        self._saver: DistributedSaver | None = None
+        self._under_way: tuple[int, Future[Any]] | None = None
+        self._then: Callable[[], Any] | None = None  # what is to be done when it is there
+
+    @property
+    def _seat(self) -> tuple[int, int]:
+        """(which rank this is, of how many)."""
+        return (0, 1) if self.world is None else (self.world.rank, self.world.size)
 
     def steps(self) -> list[int]:
         """Steps that have a checkpoint, oldest first; whether each is whole shows when it is read."""
-        if not self.folder.is_dir():
-            return []
-        names = (NAME.fullmatch(path.name) for path in self.folder.iterdir() if path.is_dir())
-        return sorted(int(name[1]) for name in names if name)
+        self.wait()
+        steps: list[int] = by_first(self.world, self._disk.steps)
+        return steps
 
     def path(self, step: int) -> Path:
-        return self.folder / f"step-{step:08d}"
+        return self._disk.path(step)
 
     def save(
         self,
@@ -94,61 +75,114 @@ class Checkpoints:
         state: Mapping[str, Any],
         average: Mapping[str, Tensor] | None = None,
     ) -> Path:
-        """Write beside, reach the disk, rename: whoever looks sees the old checkpoints or all of the new one."""
-        target = self.path(step)
-        partial = self.folder / f".{target.name}.partial"
+        """Write beside, reach the disk, rename: whoever looks sees the old checkpoints or all of the new one.
+
+        Many ranks return when they have a copy of their parts, and write it while training goes on: `wait` waits for
+        that, and so does every later call. `average` is a moving average's, by the keys of the model's pieces. What is
+        saved of `state` is the first rank's.
+        """
+        self.wait()
+        tensors = {"model": pieces_of(model), "optimizer": state_pieces(model, optimizer)}
+        if average is not None:
+            tensors["average"] = in_place_of(tensors["model"], average)
+        begin, commit = partial(self._disk.begin, step), partial(self._disk.commit, step, dict(state))
+        if self.world is not None:
+            self._start(step, tensors, random, begin, commit)
+            return self.path(step)
         try:
-            self._make_folder()
-            partial.mkdir()
-            write_tensors(partial / "model.safetensors", tensors_of(model))
-            write_tensors(partial / "optimizer.safetensors", _optimizer_tensors(model, optimizer))
-            if average is not None:
-                write_tensors(partial / "average.safetensors", average)
-            write_json(partial / "random.json", random)
-            files = {file.name: checksum(file) for file in sorted(partial.iterdir())}
-            content = {"format": FORMAT, "step": step, "files": files, "state": dict(state)}
-            write_json(partial / "state.json", {**content, "checksum": checksum_of_json(content)})
-            self._put_in_place(partial, target)
+            begin()
+            commit(write_share(self._disk.partial(step), "", tensors, random))
         except WRITE_ERRORS as error:
             reason = error.strerror if isinstance(error, OSError) and error.strerror else error
-            before = [self.path(older).name for older in self.steps()]
-            kept = f"the last one, {before[-1]}, is intact" if before else "there is none from before"
-            raise QkvError(
-                f"The checkpoint {target} could not be written ({reason}); {kept}. Make room there and resume the run."
-            ) from error
+            raise self._not_written(step, str(reason)) from error
         finally:
-            self.recover()
-        return target
+            self._disk.recover()
+        return self.path(step)
+
+    def _start(
+        self,
+        step: int,
+        tensors: Mapping[str, list[Piece]],
+        random: Mapping[str, Any],
+        begin: Callable[[], None],
+        commit: Callable[[dict[str, str]], None],
+    ) -> None:
+        from qkv.train.parallel.distributed_save import DistributedSaver, Job
+
+        rank, _ = self._seat
+        if self._saver is None:
+            self._saver = DistributedSaver(rank)
+        job = Job(self._disk.partial(step), begin, commit)
+        self._under_way = step, self._saver.start(job, tensors, {**random, "stream": self.stream})
+
+    def wait(self) -> None:
+        """Until what was begun is on the disk; raises, on all ranks, where it could not be written."""
+        if self._under_way is None:
+            return
+        from qkv.train.parallel.distributed_save import why
+
+        (step, written), self._under_way = self._under_way, None
+        then, self._then = self._then, None
+        error = written.exception()
+        if error is not None:  # no rank asks another now: one may be gone
+            if self.world is not None and self.world.first:
+                with suppress(OSError):
+                    self._disk.recover()
+            raise self._not_written(step, why(error)) from error
+        if then is not None:
+            then()
+
+    def _not_written(self, step: int, reason: str) -> QkvError:
+        before = [self.path(older).name for older in self._disk.steps()]
+        kept = f"the last one, {before[-1]}, is intact" if before else "there is none from before"
+        where = self.path(step)
+        return QkvError(
+            f"The checkpoint {where} could not be written ({reason}); {kept}. Make room there and resume the run."
+        )
 
     def verify(self, step: int) -> dict[str, Any]:
-        """Raise where a byte of a checkpoint is not what it was; returns what its `state.json` says."""
-        folder = self.path(step)
-        content = read_json(folder / "state.json")
-        if not isinstance(content, dict) or content.get("format") != FORMAT:
-            raise QkvError(f"The file {folder / 'state.json'} is not the state of a {FORMAT} checkpoint.")
-        if content.pop("checksum", None) != checksum_of_json(content) or content["step"] != step:
-            raise QkvError(f"The file {folder / 'state.json'} was edited or damaged: its checksum does not match.")
-        for name, expected in content["files"].items():
-            file = folder / name
-            if not file.is_file():
-                raise QkvError(f"The file {file} is missing.")
-            if checksum(file) != expected:
-                raise QkvError(f"The file {file} was cut short, edited or damaged: its checksum does not match.")
+        """Raise where a byte of a checkpoint is not what it was; returns what its `state.json` says.
+
+        Ranks share out the files that are to be read.
+        """
+        self.wait()
+        content: dict[str, Any] = by_first(self.world, partial(self._disk.described, step))
+        rank, ranks = self._seat
+        mine = list(content["files"].items())[rank::ranks]
+        by_each(self.world, lambda: [self._disk.check(step, *each) for each in mine])  # type: ignore[func-returns-value]
         return content
 
     def read(self, step: int) -> Checkpoint:
         """One checkpoint, every byte of it verified."""
-        folder, content = self.path(step), self.verify(step)
-        average = folder / "average.safetensors"
+        content = self.verify(step)
+        checkpoint = by_each(self.world, partial(self._opened, step, content))
+        if self.world is not None and self.world.agree([checkpoint.random is None])[0]:
+            return replace(checkpoint, random=None)  # all or none: some draw the same numbers
+        return checkpoint
+
+    def _opened(self, step: int, content: dict[str, Any]) -> Checkpoint:
+        folder, names = self.path(step), content["files"]
+        stored = {kind: files_of(folder, names, kind) for kind in ("model", "optimizer", "average")}
+        for kind in ("model", "optimizer"):
+            if not stored[kind]:
+                raise QkvError(f"The file {folder / kind}.safetensors is missing.")
         return Checkpoint(
             folder=folder,
             step=step,
-            model=read_tensors(folder / "model.safetensors"),
-            optimizer=read_tensors(folder / "optimizer.safetensors"),
-            average=read_tensors(average) if average.name in content["files"] else None,
-            random=read_json(folder / "random.json"),
+            model=StoredTensors(stored["model"]),
+            optimizer=StoredTensors(stored["optimizer"]),
+            average=StoredTensors(stored["average"]) if stored["average"] else None,
+            random=self._random(files_of(folder, names, "random", "json")),
             state=content["state"],
         )
+
+    def _random(self, files: list[Path]) -> dict[str, Any] | None:
+        """The state that this rank saved; None where other ranks did, or ranks that drew from other streams."""
+        rank, ranks = self._seat
+        if len(files) != ranks:
+            return None
+        random: dict[str, Any] = read_json(files[rank])
+        return random if random.get("stream", 0) == self.stream else None
 
     def read_newest(self, say: Callable[[str], None]) -> Checkpoint | None:
         """The newest whole checkpoint, or None if there is none at all.
@@ -161,13 +195,12 @@ class Checkpoints:
             try:
                 checkpoint = self.read(step)
             except QkvError as error:
-                problems.append((self.path(step), str(error)))
+                problems.append((step, str(error)))
                 continue
-            for path, problem in problems:
-                aside = path.with_name(f"{path.name}.damaged")
-                shutil.rmtree(aside, ignore_errors=True)
-                path.rename(aside)
-                say(f"{problem} Going on from {checkpoint.folder.name} instead; the damaged one is now {aside.name}.")
+            for damaged, problem in problems:
+                aside = by_first(self.world, partial(self._disk.set_aside, damaged))
+                if self.world is None or self.world.first:
+                    say(f"{problem} Going on from {checkpoint.folder.name} instead; the damaged one is now {aside}.")
             return checkpoint
         if problems:
             raise QkvError(f"No checkpoint in {self.folder} is whole. " + " ".join(text for _, text in problems))
@@ -184,64 +217,20 @@ class Checkpoints:
         """Delete all but the newest few, the best, and those of every so many steps.
 
         With `regular` only multiples of it count as the newest, and the very last: a checkpoint made because a run was
-        stopped must leave no trace in a run that goes on.
+        stopped must leave no trace in a run that goes on. While one is being written, this is done when it is there.
         """
-        steps = self.steps()
-        counted = [step for step in steps if regular is None or step % regular == 0 or step == steps[-1]]
-        for step in steps:
-            if step not in counted[-newest:] and step != best and (every is None or step % every):
-                self._delete(step)
+        work = partial(by_first, self.world, partial(self._disk.retain, newest, best, every, regular))
+        if self._under_way is None:
+            work()
+        else:
+            self._then = work
 
     def forget_after(self, step: int) -> None:
         """Delete those of later steps."""
-        for later in [each for each in self.steps() if each > step]:
-            self._delete(later)
-
-    def _delete(self, step: int) -> None:
-        """Under another name first: what a crash leaves of it is then no checkpoint, and not a torn one either."""
-        passing = self.folder / f".{self.path(step).name}.removed"
-        self.path(step).rename(passing)
-        shutil.rmtree(passing)
+        self.wait()
+        by_first(self.world, partial(self._disk.forget_after, step))
 
     def recover(self) -> None:
         """Finish what a crash interrupted: put back what was moved aside, drop what was half written."""
-        if not self.folder.is_dir():
-            return
-        for path in self.folder.glob(".step-*.replaced"):
-            original = self.folder / path.name.removeprefix(".").removesuffix(".replaced")
-            if original.exists():
-                shutil.rmtree(path)
-            else:
-                path.rename(original)
-        for ending in ("partial", "removed"):
-            for path in self.folder.glob(f".step-*.{ending}"):
-                shutil.rmtree(path)
-
-    def _make_folder(self) -> None:
-        self.recover()
-        if not self.folder.is_dir():
-            self.folder.mkdir(parents=True)
-            sync_folder(self.folder.parent)
-
-    def _put_in_place(self, partial: Path, target: Path) -> None:
-        sync_folder(partial)
-        replaced = self.folder / f".{target.name}.replaced"
-        if target.exists():  # a folder cannot be renamed onto a full one
-            target.rename(replaced)
-        partial.rename(target)
-        sync_folder(self.folder)
-        shutil.rmtree(replaced, ignore_errors=True)
-
-
-def _parameter_names(model: nn.Module) -> dict[Tensor, str]:
-    return {parameter: name for name, parameter in model.named_parameters()}
-
-
-def _optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """`decoder.blocks.0.norm.weight/exp_avg` and so on; a plain number becomes a tensor of one."""
-    names = _parameter_names(model)
-    return {
-        f"{names[parameter]}/{key}": torch.as_tensor(value)
-        for parameter, entries in optimizer.state.items()
-        for key, value in entries.items()
-    }
+        self.wait()
+        by_first(self.world, self._disk.recover)

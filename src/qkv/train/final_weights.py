@@ -5,25 +5,22 @@ from collections.abc import Callable
 from torch import nn
 
 from qkv.errors import QkvError
-from qkv.files import copy_into
 from qkv.parts.attention.kernels.random_features import drawn_names
-from qkv.train.average import MovingAverage, average_checkpoints
-from qkv.train.checkpoint import Checkpoints
+from qkv.train.average import MovingAverage, average_into
+from qkv.train.checkpoint import Checkpoint, Checkpoints
+from qkv.train.parallel.pieces import pieces_of
 from qkv.train.settings import TrainSettings
 from qkv.train.state import TrainState
-from qkv.weights.save import tensors_of
 
 
-def _whole(checkpoints: Checkpoints, newest: int, say: Callable[[str], None]) -> list[int]:
-    """The steps of the newest checkpoints, but for those that were damaged since, which are told."""
+def _whole(checkpoints: Checkpoints, newest: int, say: Callable[[str], None]) -> list[Checkpoint]:
+    """The newest checkpoints, but for those that were damaged since, which are told."""
     whole = []
     for step in checkpoints.steps()[-newest:]:
         try:
-            checkpoints.verify(step)
+            whole.append(checkpoints.read(step))
         except QkvError as error:
             say(f"{error} It is left out of the average.")
-        else:
-            whole.append(step)
     return whole
 
 
@@ -36,11 +33,13 @@ def load_final_weights(
     say: Callable[[str], None],
 ) -> str:
     """Put the final weights into the model; returns what a person calls them."""
-    own = tensors_of(model)
+    own = pieces_of(model)
     if settings.average > 0:
-        paths = [checkpoints.path(step) for step in _whole(checkpoints, settings.average, say)]
-        copy_into(own, average_checkpoints(paths, drawn_names(model)), "The average")
-        return f"mean of the last {len(paths)} checkpoints" if len(paths) > 1 else "weights of the last step"
+        whole = _whole(checkpoints, settings.average, say)
+        if not whole:
+            raise QkvError("There is no checkpoint to average.")
+        average_into(own, [checkpoint.model for checkpoint in whole], drawn_names(model))
+        return f"mean of the last {len(whole)} checkpoints" if len(whole) > 1 else "weights of the last step"
     kind = "moving average" if moving is not None else "weights"
     if state.best_step is not None and state.best_step != state.step:
         try:
@@ -48,8 +47,8 @@ def load_final_weights(
         except QkvError as error:
             say(f"{error} Keeping the last weights instead of these, which were the best.")
         else:
-            copy_into(own, best.average or best.model, best.folder)
+            (best.average or best.model).fill(own)
             return f"{kind} of step {state.best_step:,}, the best by {settings.watch}"
     if moving is not None:
-        copy_into(own, moving.tensors, "The moving average")
+        moving.put_into_model()
     return f"{kind} of the last step"
