@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from qkv.api.sound_training import SoundTraining, train_sound_classifier
     from qkv.api.span_filling import pretrain_text_to_text
     from qkv.api.speech_training import SpeechTraining, train_listener
+    from qkv.api.streamed_texts import StreamedTexts, stream_texts
     from qkv.api.teaching import labels_of, pairs_of, texts_of
     from qkv.api.training import read_result, train_text_to_text
     from qkv.api.variants import Setup, Variant
@@ -108,6 +109,7 @@ __all__ = [
     "SpeechTraining",
     "SpokenWaves",
     "StoredBoxes",
+    "StreamedTexts",
     "Tagger",
     "TextToText",
     "TextTokenizer",
@@ -147,6 +149,7 @@ __all__ = [
     "rows_of_images",
     "store_boxes",
     "stored_waves",
+    "stream_texts",
     "student_of",
     "texts_of",
     "train_detector",
@@ -193,6 +196,7 @@ _HOMES = {
     "SpeechTraining": "qkv.api.speech_training",
     "SpokenWaves": "qkv.data.stored_sounds",
     "StoredBoxes": "qkv.data.stored_boxes",
+    "StreamedTexts": "qkv.api.streamed_texts",
     "Tagger": "qkv.generate.readers",
     "TextToText": "qkv.generate.text",
     "TextTokenizer": "qkv.data.tokenizer",
@@ -232,6 +236,7 @@ _HOMES = {
     "rows_of_images": "qkv.data.image_sets",
     "store_boxes": "qkv.data.stored_boxes",
     "stored_waves": "qkv.data.stored_sounds",
+    "stream_texts": "qkv.api.streamed_texts",
     "student_of": "qkv.api.distilling",
     "texts_of": "qkv.api.teaching",
     "train_detector": "qkv.api.detection_training",

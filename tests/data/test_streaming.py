@@ -114,7 +114,7 @@ class Counting:
 
     def __init__(self, shards: TokenShards) -> None:
         self.shards, self.opened = shards, []
-        self.name = shards.name
+        self.name, self.problems = shards.name, shards.problems
 
     def __len__(self) -> int:
         return len(self.shards)
@@ -211,6 +211,17 @@ def test_a_process_that_dies_is_named_by_its_shard(shards: TokenShards) -> None:
     batches = Batches(StreamedRows(windows, workers=1), RowCount(4))
     with pytest.raises(QkvError, match=rf"process that made the rows of {shards.name(1)} died"):
         next(iter(batches))
+
+
+def test_bad_rows_are_told_once(tmp_path: Path) -> None:
+    texts, told = write_corpus(tmp_path / "texts", files=2, each=2), []
+    with sorted(texts.iterdir())[1].open("a", encoding="utf-8") as file:
+        file.write("no JSON\n")
+    shards = TokenShards(sources_of(texts), byte_tokenizer(), tmp_path / "tokens")
+    batches = Batches(StreamedRows(Windows(shards, PACKED), say=told.append), RowCount(4))
+    list(batches), list(batches)
+    (sentence,) = told
+    assert sentence.startswith("Left out of 1-sound.jsonl: 1 bad row, first 1-sound.jsonl")
 
 
 def test_a_window_without_shards_is_refused(shards: TokenShards) -> None:

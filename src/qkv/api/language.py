@@ -9,17 +9,10 @@ import torch
 from qkv.api.attention import Attention, with_attention
 from qkv.api.choices import NewTokenizer, Sizes
 from qkv.api.distilling import Distillation
-from qkv.api.runs import (
-    MakeOptimizer,
-    check_folder,
-    parameters_of,
-    run_training,
-    typical_batch,
-    validation,
-)
-from qkv.api.texts import about_model, chosen_tokenizer, fingerprint_of_texts, held_out, new_text_model
-from qkv.data.batches import Batches
-from qkv.data.documents import Documents
+from qkv.api.language_data import HowRows
+from qkv.api.runs import MakeOptimizer, check_folder, parameters_of, run_training, validation
+from qkv.api.streamed_texts import StreamedTexts, corpus_of
+from qkv.api.texts import about_model, chosen_tokenizer, new_text_model
 from qkv.data.packing import LanguageRows, pack, stream
 from qkv.data.plan import Batching, RowCount
 from qkv.data.reading_tokenizer import for_writing
@@ -45,7 +38,7 @@ Rows = Callable[..., LanguageRows]  # pack or stream
 
 
 def train_language_model(
-    texts: Sequence[str],
+    texts: Sequence[str] | StreamedTexts,
     folder: Path | str,
     *,
     valid: Sequence[str] | None = None,
@@ -71,20 +64,20 @@ def train_language_model(
 ) -> TextWriter:
     """Train a model to go on with texts; it is returned, and left in `folder` with its history.
 
-    Each text is a document. `pack` puts documents side by side into rows of `length` tokens and lets no token see
-    another document; `stream` cuts them as they follow each other, and is taken where the attention cannot keep
-    documents apart. With `model` a loaded one is trained further, with its own tokenizer and no new sizes. With an
-    `attention` that one stands in place of the model's own, and with `distil` a teacher is learned from beside the
-    texts. Every evaluation measures perplexity and bits per byte on held-out documents. Operations are counted as if
-    every token saw its whole row, unless `flops_per_token` says better.
+    Each text is a document; those of `stream_texts` are read from disk meanwhile. `pack` puts documents side by side
+    into rows of `length` tokens and lets no token see another document; `stream` cuts them as they follow each other,
+    and is taken where the attention cannot keep documents apart. With `model` a loaded one is trained further, with its
+    own tokenizer and no new sizes. With an `attention` that one stands in place of the model's own, and with `distil` a
+    teacher is learned from beside the texts. Every evaluation measures perplexity and bits per byte on held-out
+    documents. Operations are counted as if every token saw its whole row, unless `flops_per_token` says better.
     """
     folder, say = Path(folder), (reporter or Reporter()).say
     choice = AttentionChoice.of(attention)
     check_folder(folder, resume, overwrite)
-    to_train, to_validate = held_out(texts, valid, hold_out)
+    corpus = corpus_of(texts, valid, hold_out)
     if model is not None:
         tokenizer = model.tokenizer
-    cutter = chosen_tokenizer(to_train, tokenizer, folder, resume)
+    cutter = chosen_tokenizer(partial(corpus.to_learn_from, say), tokenizer, folder, resume)
     if model is None:
         cutter = for_writing(cutter)
     torch.manual_seed(settings.seed)
@@ -104,35 +97,24 @@ def train_language_model(
     if distil is not None:
         objective = distil.objective(objective, writer)
     marks = {"end": cutter.end, "start": cutter.start if cutter.has("start") else None}
-    documents = Documents.from_texts(to_train, cutter)
-    train_rows = rows(documents, length, seed=settings.seed, **marks)
-    valid_rows = rows(Documents.from_texts(to_validate, cutter), length, **marks) if to_validate else None
-    batches = Batches(
-        lambda epoch: train_rows if epoch == 0 else rows(documents, length, seed=settings.seed + epoch, **marks),
-        batching,
-        seed=settings.seed,
-    )
-    say(
-        f"{len(to_train):,} documents of {int(documents.tokens.lengths.sum()):,} tokens to train on, "
-        f"{len(to_validate):,} to validate on; {network.family}, {parameters_of(network):,} parameters. "
-        f"Batches in an epoch: {len(batches):,}."
-    )
+    make = partial(rows, length=length, **marks)
+    data = corpus.data(cutter, HowRows(make, length, batching, settings), say)
+    say(f"{data.told}; {network.family}, {parameters_of(network):,} parameters.")
     return run_training(
         writer,
         objective,
-        batches,
+        data.batches,
         settings,
         folder,
         about={
             **about_model(network, cutter),
-            "data": {"length": length, "rows": describe(rows)["name"], "batching": repr(batching)},
+            "data": {"length": length, "rows": describe(rows)["name"], "batching": repr(batching), **data.about},
         },
-        fingerprint=fingerprint_of_texts([*to_train, *to_validate]),
+        fingerprint=data.fingerprint,
         optimizer=optimizer,
         schedule=schedule,
-        evaluate=validation(writer, LanguageLoss(), valid_rows, evaluate),
-        flops_per_token=flops_per_token
-        or flops_per_counted_token(network, objective, typical_batch(train_rows, batching)),
+        evaluate=validation(writer, LanguageLoss(), data.valid, evaluate),
+        flops_per_token=flops_per_token or flops_per_counted_token(network, objective, data.typical),
         leave=lambda where: cutter.save(where / TOKENIZER_FILE),
         reporter=reporter,
         resume=resume,

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from qkv.data.batches import Batches, ordered_batches
+from qkv.data.batches import BatchStream, ordered_batches
 from qkv.data.plan import Batching
 from qkv.data.rows import Rows
 from qkv.errors import QkvError
@@ -61,7 +61,7 @@ def no_model(model: nn.Module, folder: Path) -> None:
 def run_training(
     use: Used,
     objective: Objective,
-    batches: Batches[Any],
+    batches: BatchStream[Any, Any],
     settings: TrainSettings,
     folder: Path,
     *,
@@ -108,7 +108,7 @@ def run_training(
             raise QkvError(f"The run folder {folder} cannot be written ({error.strerror}): name another.") from error
     train(
         use.model,
-        whole,
+        team.objective(whole),
         batches,
         settings,
         run,

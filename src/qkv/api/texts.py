@@ -1,7 +1,7 @@
 """What a training on texts chooses: the texts, the tokenizer, a new model or one that was loaded."""
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -36,12 +36,17 @@ def held_out(texts: Sequence[str], valid: Sequence[str] | None, share: float) ->
 
 
 def chosen_tokenizer(
-    texts: Sequence[str], tokenizer: NewTokenizer | TextTokenizer, folder: Path, resume: bool
+    texts: Sequence[str] | Callable[[], Sequence[str]],
+    tokenizer: NewTokenizer | TextTokenizer,
+    folder: Path,
+    resume: bool,
 ) -> TextTokenizer:
     """The one given, one trained on the texts, or that of the run which goes on."""
     if resume:
         return TextTokenizer.load(folder / TOKENIZER_FILE)
-    return tokenizer.train(texts) if isinstance(tokenizer, NewTokenizer) else tokenizer
+    if not isinstance(tokenizer, NewTokenizer):
+        return tokenizer
+    return tokenizer.train(texts() if callable(texts) else texts)
 
 
 def new_text_model(

@@ -11,6 +11,7 @@ from qkv.data.documents import Documents
 from qkv.data.in_processes import InProcesses, now_at
 from qkv.data.packing import LanguageBatch, LanguageRows
 from qkv.data.rows import Rows
+from qkv.data.table import Problem
 from qkv.data.token_rows import TokenRows
 from qkv.errors import QkvError
 
@@ -29,11 +30,22 @@ class Shards(Protocol):
 
     def documents(self, number: int) -> Documents: ...
 
+    def problems(self, number: int) -> tuple[list[Problem], int]:
+        """The first problems of a shard that was opened, and how many there are."""
+
 
 class MakeRows(Protocol):
     """`pack` or `stream` of `data/packing.py`, with everything said but the documents and the seed."""
 
     def __call__(self, documents: Documents, *, seed: int) -> LanguageRows: ...
+
+
+@dataclass(frozen=True)
+class Window:
+    """Rows of some shards, and what a person should know of them, by the names of the shards."""
+
+    rows: LanguageRows
+    told: dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -67,35 +79,52 @@ class Windows:
     def named(self, number: int) -> str:
         return f"the rows of {', '.join(self.shards.name(shard) for shard in self.shards_of(number))}"
 
-    def __call__(self, number: int) -> LanguageRows:
-        """The rows of a window: the same in any process, for they depend on these values and the number alone."""
-        parts = []
+    def __call__(self, number: int) -> Window:
+        """A window: the same in any process, for it depends on these values and the number alone."""
+        parts, told = [], {}
         for shard in self.shards_of(number):
-            now_at(f"the rows of {self.shards.name(shard)}")
+            name = self.shards.name(shard)
+            now_at(f"the rows of {name}")
             parts.append(divided(opened(self.shards, shard), self.hold_out)[0])
+            problems, count = self.shards.problems(shard)
+            if count:
+                told[name] = f"Left out of {name}: {count:,} bad {'rows' if count > 1 else 'row'}, first {problems[0]}"
         now_at(self.named(number))
         documents = Documents.joined(parts)
         if not documents.tokens.lengths.any():  # such as a small shard whose one document is held out
-            return LanguageRows.none()
+            return Window(LanguageRows.none(), told)
         drawn = np.random.SeedSequence([self.seed, *divmod(number, self.count)])
-        return self.make(documents, seed=int(drawn.generate_state(1, np.uint64)[0]))
+        return Window(self.make(documents, seed=int(drawn.generate_state(1, np.uint64)[0])), told)
 
 
 class StreamedRows:
     """The sections of a corpus on disk, for `Batches`; so many processes make the windows to come.
 
     With no process of their own windows are made in the background thread of `Batches`, which holds Python's lock now
-    and then: enough where no GPU waits.
+    and then: enough where no GPU waits. Bad rows are told through `say`, once for each shard.
     """
 
-    def __init__(self, windows: Windows, workers: int = 0, limit: float = LIMIT) -> None:
+    def __init__(
+        self,
+        windows: Windows,
+        workers: int = 0,
+        *,
+        limit: float = LIMIT,
+        say: Callable[[str], None] = lambda sentence: None,
+    ) -> None:
         self.count = windows.count
-        self._windows: Callable[[int], LanguageRows] = windows
+        self._windows: Callable[[int], Window] = windows
         if workers:
             self._windows = InProcesses(windows, workers, limit=limit, named=windows.named)
+        self._say, self._told = say, set[str]()
 
     def rows(self, epoch: int, section: int) -> Rows[LanguageBatch]:
-        return self._windows(epoch * self.count + section)
+        window = self._windows(epoch * self.count + section)
+        for name, sentence in window.told.items():
+            if name not in self._told:
+                self._told.add(name)
+                self._say(sentence)
+        return window.rows
 
 
 def opened(shards: Shards, number: int) -> Documents:
@@ -116,6 +145,8 @@ def divided(documents: Documents, share: float) -> tuple[Documents, Documents]:
 
     So equal texts stay together, in whatever shards they lie, and a corpus that grows keeps what it held out.
     """
+    if not 0 <= share <= 1:
+        raise QkvError(f"The share to hold out must lie between 0 and 1, but is {share}.")
     if not share:
         return documents, documents.chosen(np.zeros(0, np.int64))
     held = chances(documents.tokens) < share

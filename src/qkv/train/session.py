@@ -44,7 +44,7 @@ class Session:
         self.counted = counted  # what the objective counts: tokens, texts
         self.moving = None if settings.ema is None else MovingAverage(model, settings.ema)
         team.share(batches)
-        self.batches = Prefetch(batches, self.device)
+        self.batches = Prefetch(batches, self.device, team.part)
         self.state = TrainState()
         self.stopwatch = Stopwatch(self.device)
         peak = peak_of(self.device, settings.precision)
@@ -61,6 +61,8 @@ class Session:
         state = self.state
         record = {"kind": "train", "step": state.step, "tokens": state.tokens, "flops": state.flops}
         record |= {"counted": self.counted, "learning_rate": rate, "data_wait": round(self.batches.take_waited(), 6)}
+        if sources := self.batches.position.get("sources"):  # of a mixture
+            record["read"] = {source["name"]: source["tokens"] for source in sources}
         self.publish(self.meter.close_window(record))
         self.windows = [*self.windows, (state.step, self.batches.position)][-WINDOWS:]
 

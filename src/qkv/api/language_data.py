@@ -1,0 +1,78 @@
+"""What a language model is trained on: batches, rows to validate on, and what is said of them."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from qkv.api.runs import typical_batch
+from qkv.api.texts import fingerprint_of_texts, held_out
+from qkv.data.batches import Batches, BatchStream
+from qkv.data.documents import Documents
+from qkv.data.packing import LanguageBatch, LanguageRows
+from qkv.data.plan import Batching
+from qkv.data.streaming import MakeRows
+from qkv.data.tokenizer import TextTokenizer
+from qkv.train.settings import TrainSettings
+
+
+@dataclass(frozen=True)
+class LanguageData:
+    """Batches to train on, rows to validate on, and what is said of them."""
+
+    batches: BatchStream[LanguageBatch, Any]
+    valid: LanguageRows | None
+    typical: LanguageBatch
+    fingerprint: str
+    told: str
+    about: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class HowRows:
+    """How documents become batches: `make` is `pack` or `stream` with everything said but documents and seed."""
+
+    make: MakeRows
+    length: int
+    batching: Batching
+    settings: TrainSettings
+
+    @property
+    def seed(self) -> int:
+        return self.settings.seed
+
+
+class Corpus(Protocol):
+    """Texts to train on, wherever they are."""
+
+    def to_learn_from(self, say: Callable[[str], None]) -> Sequence[str]:
+        """What a new tokenizer is trained on."""
+
+    def data(self, tokenizer: TextTokenizer, how: HowRows, say: Callable[[str], None]) -> LanguageData: ...
+
+
+class TextsInMemory:
+    """Texts, each a document, of which some are held out."""
+
+    def __init__(self, texts: Sequence[str], valid: Sequence[str] | None, hold_out: float) -> None:
+        self.to_train, self.to_validate = held_out(texts, valid, hold_out)
+
+    def to_learn_from(self, say: Callable[[str], None]) -> Sequence[str]:
+        return self.to_train
+
+    def data(self, tokenizer: TextTokenizer, how: HowRows, say: Callable[[str], None]) -> LanguageData:
+        documents = Documents.from_texts(self.to_train, tokenizer)
+        first = how.make(documents, seed=how.seed)
+        batches = Batches(
+            lambda epoch: first if epoch == 0 else how.make(documents, seed=how.seed + epoch),
+            how.batching,
+            seed=how.seed,
+        )
+        valid = how.make(Documents.from_texts(self.to_validate, tokenizer), seed=0) if self.to_validate else None
+        return LanguageData(
+            batches,
+            valid,
+            typical_batch(first, how.batching),
+            fingerprint_of_texts([*self.to_train, *self.to_validate]),
+            f"{len(self.to_train):,} documents of {int(documents.tokens.lengths.sum()):,} tokens to train on, "
+            f"{len(self.to_validate):,} to validate on; batches in an epoch: {len(batches):,}",
+        )
