@@ -25,7 +25,7 @@ MakeOptimizer = Callable[[nn.Module], Optimizer]
 class AlwaysThis:
     """The same batch for every micro-batch; of a prefetched stream a step asks no more than this."""
 
-    behind_whole = True
+    behind_whole, idle = True, False
 
     def __init__(self, batch: Batch, device: torch.device) -> None:
         self.batch, self.device, self.position = batch, device, dict[str, Any]()
