@@ -54,17 +54,28 @@ def divide_tensors(model: nn.Module, mesh: DeviceMesh) -> None:
     ranks = mesh.size()
     if ranks == 1:
         return
-    divided = [module for name, module in model.named_modules() if _is_divided(name, module, ranks)]
-    if not divided:
-        raise QkvError("This model has no attention or feed-forward that tensor ranks could share: leave out tensor.")
-    tables = [module for module in model.modules() if isinstance(module, RelativeBuckets | ALiBi)]
+    divided = divided_parts(model, ranks)
+    tables = tables_of_heads(model)
     for module in divided:
         if isinstance(module, MultiHead):
-            _count_own_heads(module, ranks)
+            count_own_heads(module, ranks)
         for name, style in PLANS[type(module)].items():
             parallelize_module(getattr(module, name), mesh, style, src_data_rank=None)
     for table in tables:
         parallelize_module(table, mesh, BiasOfHeads(), src_data_rank=None)
+
+
+def divided_parts(model: nn.Module, ranks: int) -> list[nn.Module]:
+    """The attentions and feed-forwards whose maps are divided as `PLANS` says; one that cannot be is refused."""
+    divided = [module for name, module in model.named_modules() if _is_divided(name, module, ranks)]
+    if not divided:
+        raise QkvError("This model has no attention or feed-forward that tensor ranks could share: leave out tensor.")
+    return divided
+
+
+def tables_of_heads(model: nn.Module) -> list[RelativeBuckets | ALiBi]:
+    """Biases on scores, of which a rank needs those of its heads."""
+    return [module for module in model.modules() if isinstance(module, RelativeBuckets | ALiBi)]
 
 
 def _is_divided(name: str, module: nn.Module, ranks: int) -> bool:
@@ -114,7 +125,8 @@ def _check_heads(name: str, attention: MultiHead, ranks: int) -> None:
         )
 
 
-def _count_own_heads(attention: MultiHead, ranks: int) -> None:
+def count_own_heads(attention: MultiHead, ranks: int) -> None:
+    """Have an attention compute with the heads of one of so many ranks."""
     attention.heads //= ranks
     attention.key_value_heads //= ranks
     attention.query_size //= ranks
