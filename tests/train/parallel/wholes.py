@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, Replicate
 
 from qkv.parts.linear import JoinedLinear
 
@@ -16,17 +16,23 @@ def whole_tensors(model: nn.Module, *, gradients: bool = False) -> dict[str, Ten
         tensor = parameter.grad if gradients else parameter.detach()
         if tensor is None:
             continue
-        if isinstance(tensor, DTensor):
-            for way in range(tensor.device_mesh.ndim):  # one way after the other, of which torch does not warn
-                placements = list(tensor.placements)
-                placements[way] = torch.distributed.tensor.Replicate()
-                tensor = tensor.redistribute(placements=placements)
-            tensor = tensor.to_local()
+        tensor = whole(tensor)
         path, _, own = name.rpartition(".")
         if isinstance(joined := owners[path], JoinedLinear):
             tensor = _in_order(joined, tensor, joined.outputs if own == "weight" else joined.biases)
         found[name] = tensor
     return found
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """A tensor as all ranks together have it; one way of the mesh after the other, of which torch does not warn."""
+    if not isinstance(tensor, DTensor):
+        return tensor
+    for way in range(tensor.device_mesh.ndim):
+        placements = [*tensor.placements]
+        placements[way] = Replicate()
+        tensor = tensor.redistribute(placements=placements)
+    return tensor.to_local()
 
 
 def _in_order(joined: JoinedLinear, rows: Tensor, names: dict[str, int]) -> Tensor:
