@@ -4,8 +4,15 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 
 
+LONGEST = 2000  # letters of a sentence: what a file says may be of any length, and is quoted
+
+
 class QkvError(Exception):
     """Bad input or a broken file. The command line prints it on one line and exits with code 2."""
+
+    def __str__(self) -> str:
+        told = super().__str__()
+        return told if len(told) <= LONGEST else f"{told[: LONGEST // 2]} […] {told[-LONGEST // 4 :]}"
 
 
 class QkvWarning(Warning):

@@ -105,7 +105,11 @@ def _umask() -> int:
 
 def read_tensors(file: Path) -> dict[str, Tensor]:
     with _reading_tensors(file):
-        tensors: dict[str, Tensor] = load_file(file)
+        try:
+            tensors: dict[str, Tensor] = load_file(file)
+        except (TypeError, ValueError, OverflowError) as error:  # shapes that torch has no numbers for
+            reason = str(error).partition("\n")[0]
+            raise QkvError(f"The file {file} is not a whole safetensors file ({reason}).") from error
         return tensors
 
 
@@ -145,7 +149,10 @@ def checksum(file: Path) -> str:
 
 def checksum_of_json(value: Any) -> str:
     """The same for equal values, whatever the spacing and the order of keys in the file."""
-    return hashlib.sha256(json.dumps(value, sort_keys=True, allow_nan=False).encode()).hexdigest()
+    try:
+        return hashlib.sha256(json.dumps(value, sort_keys=True, allow_nan=False).encode()).hexdigest()
+    except ValueError as error:
+        raise QkvError("There is a number that is none (NaN or infinite), which no file of ours holds.") from error
 
 
 def sync_folder(folder: Path) -> None:

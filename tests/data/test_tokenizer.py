@@ -215,7 +215,7 @@ def test_truncated_and_absent_files(tmp_path, trained):
     (tmp_path / "tokenizer.json").write_bytes(whole[: len(whole) // 2])
     with pytest.raises(QkvError, match="not a whole tokenizer file"):
         TextTokenizer.load(tmp_path / "tokenizer.json")
-    with pytest.raises(QkvError, match="cannot be read"):
+    with pytest.raises(QkvError, match="missing"):
         TextTokenizer.load(tmp_path / "absent.json")
     with pytest.raises(QkvError, match="cannot be written"):
         trained["bpe"].save(tmp_path / "absent" / "tokenizer.json")

@@ -100,7 +100,7 @@ def read_config(file: Path, command: str, groups: Mapping[str, Sequence[str]], k
         raise QkvError(
             f"The configuration {file} cannot be read ({(error.strerror or str(error)).lower()})."
         ) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # neither TOML nor UTF-8, or nested without end
         raise QkvError(f"The configuration {file} is not TOML in UTF-8: {error}.") from error
     made_for = found.pop(COMMAND, command)
     if made_for != command:

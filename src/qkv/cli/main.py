@@ -112,5 +112,10 @@ def complain_of_usage(error: Any) -> int:
 
 def complain(message: str) -> int:
     who = f"qkv, rank {rank()}:" if rank() else "qkv:"
-    print(who, " ".join(message.split()), file=sys.stderr)
+    print(who, printable(" ".join(message.split())), file=sys.stderr)
     return 2
+
+
+def printable(text: str) -> str:
+    """What a file says may steer a terminal, so signs that do not show are spelled."""
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)

@@ -28,6 +28,7 @@ from qkv.data.token_roles import TokenizerNotes, frame
 from qkv.data.tokenizer import TextTokenizer
 from qkv.data.tokenizer_files import LibraryErrors, check_merges
 from qkv.errors import QkvError, nearest_or_all
+from qkv.files import read_bytes
 
 GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 ENDINGS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
@@ -200,10 +201,7 @@ def ids_of(tokens: Sequence[str]) -> dict[str, int]:
 
 def read_llama2c(file: Path) -> TextTokenizer:
     """Read the `tokenizer.bin` of llama2.c: scores and pieces of a SentencePiece BPE model, its spaces written out."""
-    try:
-        content = file.read_bytes()
-    except OSError as error:
-        raise QkvError(f"The tokenizer file {file} cannot be read: {error.strerror}.") from error
+    content = read_bytes(file)
     pieces: list[Piece] = []
     place = 4  # behind the length of the longest piece
     try:

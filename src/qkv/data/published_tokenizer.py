@@ -25,7 +25,7 @@ from qkv.data.gguf_tokenizer import read_llama2c
 from qkv.data.piece_tokenizers import albert_tokenizer, llama_tokenizer, marian_tokenizer, t5_tokenizer
 from qkv.data.token_roles import PUBLISHED_KEYS, TokenizerNotes, add_special_tokens, added_token, token_text
 from qkv.data.tokenizer import TextTokenizer
-from qkv.data.tokenizer_files import read_object, read_tokenizer_file
+from qkv.data.tokenizer_files import read_object, read_text, read_tokenizer_file
 from qkv.errors import QkvError
 
 SEGMENTS = ["input_ids", "token_type_ids", "attention_mask"]
@@ -172,7 +172,7 @@ def noted(folder: Path) -> dict[str, Any]:
         raise QkvError(f"The tokenizer_config.json in {folder} should list its added_tokens_decoder by their numbers.")
     template = folder / "chat_template.jinja"
     if template.exists():
-        config["chat_template"] = template.read_text(encoding="utf-8")
+        config["chat_template"] = read_text(template)
     return config
 
 

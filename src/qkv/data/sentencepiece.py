@@ -14,6 +14,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 
 from qkv.data.tokenizer_files import LibraryErrors
 from qkv.errors import QkvError
+from qkv.files import read_bytes
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6  # kinds of pieces
 UNIGRAM, BPE = 1, 2  # kinds of models
@@ -48,10 +49,7 @@ class SentencePieceModel:
 
 def read_sentencepiece(file: Path) -> SentencePieceModel:
     """Read a `spiece.model`, `tokenizer.model` or `source.spm`."""
-    try:
-        content = file.read_bytes()
-    except OSError as error:
-        raise QkvError(f"The tokenizer file {file} cannot be read: {error.strerror}.") from error
+    content = read_bytes(file)
     try:
         model = parsed(content)
     except (ValueError, struct.error, UnicodeDecodeError) as error:
@@ -68,15 +66,15 @@ def parsed(content: bytes) -> SentencePieceModel:
     for number, value in fields(content):
         if number == 1:
             piece = dict(fields(inside(value)))
-            score = struct.unpack("<f", piece[2])[0] if 2 in piece else 0.0
-            pieces.append(Piece(inside(piece.get(1, b"")).decode(), score, int(piece.get(3, NORMAL))))
+            score = struct.unpack("<f", inside(piece[2]))[0] if 2 in piece else 0.0
+            pieces.append(Piece(inside(piece.get(1, b"")).decode(), score, whole(piece.get(3, NORMAL))))
         elif number == 2:
             trainer = dict(fields(inside(value)))
         elif number == 3:
             normalizer = dict(fields(inside(value)))
     return SentencePieceModel(
         pieces=tuple(pieces),
-        kind=int(trainer.get(3, UNIGRAM)),
+        kind=whole(trainer.get(3, UNIGRAM)),
         byte_fallback=bool(trainer.get(35, 0)),
         characters=inside(normalizer.get(2, b"")),
         adds_space=bool(normalizer.get(3, 1)),
@@ -119,6 +117,12 @@ def variable_number(content: bytes, place: int) -> tuple[int, int]:
 def inside(value: Any) -> bytes:
     if not isinstance(value, bytes):
         raise ValueError("there is a number where text was expected")
+    return value
+
+
+def whole(value: Any) -> int:
+    if not isinstance(value, int):
+        raise ValueError("there is text where a number was expected")
     return value
 
 

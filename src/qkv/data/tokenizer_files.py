@@ -9,6 +9,7 @@ from tokenizers import Tokenizer, models
 
 from qkv.data.token_roles import TokenizerNotes
 from qkv.errors import QkvError
+from qkv.files import json_of, read_bytes
 
 LARGEST_VOCABULARY = 2**31
 
@@ -38,21 +39,16 @@ class LibraryErrors:
 
 def read_text(file: Path) -> str:
     try:
-        return file.read_text(encoding="utf-8")
+        return read_bytes(file).decode("utf-8")
     except UnicodeDecodeError as error:
         raise QkvError(f"{file} is not a tokenizer file: it is not text.") from error
-    except OSError as error:
-        raise QkvError(f"The tokenizer file {file} cannot be read: {error.strerror}.") from error
 
 
 def read_object(file: Path) -> dict[str, Any]:
     """A JSON file that holds one object; an empty one where there is no file."""
     if not file.exists():
         return {}
-    try:
-        content = json.loads(read_text(file))
-    except json.JSONDecodeError as error:
-        raise QkvError(f"The file {file} is not whole JSON ({error}); it was cut short or edited.") from error
+    content = json_of(read_text(file), file)
     if not isinstance(content, dict):
         raise QkvError(f"The file {file} should hold a JSON object.")
     return content
@@ -68,7 +64,7 @@ def read_tokenizer_file(file: Path) -> Tokenizer:
     with LibraryErrors(f"{file} is not a whole tokenizer file"):
         tokenizer = Tokenizer.from_str(content)
         if isinstance(tokenizer.model, models.Unigram):
-            state = json.loads(content)["model"]
+            state = json_of(content, file)["model"]
             pieces = [(piece, score) for piece, score in state["vocab"]]
             fallback = state.get("byte_fallback") or False
             tokenizer.model = models.Unigram(pieces, unk_id=state.get("unk_id"), byte_fallback=fallback)

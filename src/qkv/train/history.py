@@ -17,7 +17,7 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 
 from qkv.errors import QkvError
-from qkv.files import read_json
+from qkv.files import read_bytes, read_json
 from qkv.train.origin import CONFIGURATION
 from qkv.train.run_folder import FORMAT
 from qkv.train.run_state import FILE as STATE
@@ -122,7 +122,7 @@ class RunHistory:
     @property
     def repeat(self) -> str:
         """What repeats the run, from where the folder stands now; for runs of Python, what to run again."""
-        if (self.folder / CONFIGURATION).exists() and self.options.get("data") != "-":
+        if (self.folder / CONFIGURATION).exists() and self.options.get("data") not in ("-", ["-"]):
             verb, folder = str(self.options["command"]).split(), os.path.normpath(self.folder)
             file = os.path.join(folder, CONFIGURATION)
             return shlex.join(["qkv", *verb, "--config", file, "--out", f"{folder}-again"])
@@ -149,11 +149,9 @@ def read_history(folder: Path) -> RunHistory:
 def _records(file: Path) -> list[dict[str, Any]]:
     """All whole lines; the last one may be on its way."""
     try:
-        lines = file.read_text(encoding="utf-8").split("\n")[:-1]
+        lines = read_bytes(file).decode("utf-8").split("\n")[:-1] if file.exists() else []
         found = [json.loads(line) for line in lines]
-    except FileNotFoundError:
-        return []
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise QkvError(f"The file {file} holds a line that is not JSON ({error}).") from error
     if not all(map(_is_record, found)):
         raise QkvError(f"The file {file} holds a line that is no record of a run.")
@@ -191,11 +189,11 @@ def _is_number(value: Any) -> bool:
 
 
 def _options(file: Path) -> dict[str, Any]:
-    try:
-        found = tomllib.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    if not file.exists():
         return {}
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    try:
+        found = tomllib.loads(read_bytes(file).decode("utf-8"))
+    except (ValueError, RecursionError) as error:
         raise QkvError(f"The file {file} is not whole TOML ({error}).") from error
     flat = {name: value for name, value in found.items() if not isinstance(value, dict)}
     for value in found.values():

@@ -50,7 +50,7 @@ ACTIVATIONS = {
 
 
 def activation_of(theirs: Any) -> str:
-    if theirs not in ACTIVATIONS:
+    if not isinstance(theirs, str) or theirs not in ACTIVATIONS:
         raise QkvError(f"The config.json asks for the activation {theirs!r}; known are {', '.join(ACTIVATIONS)}.")
     return ACTIVATIONS[theirs]
 

@@ -92,6 +92,8 @@ class PublishedFamily:
         that loses least of them: a model called one for masked tokens may hold what it learned about sentences too.
         """
         names = config.get("architectures") or []
+        if not isinstance(names, list):
+            raise QkvError(f'In {folder / CONFIG_FILE}, "architectures" must be a list of names, not {names!r}.')
         kinds = [kind for kind, name in self.architectures.items() if not names or name == names[0]]
         if len(names) > 1 or not kinds:
             known = ", ".join(dict.fromkeys(self.architectures.values()))

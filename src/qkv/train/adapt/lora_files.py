@@ -47,7 +47,8 @@ NOT_READ = {
     "qalora_group_size", "revision", "runtime_config", "target_modules", "task_type",
 }  # fmt: skip
 PLAIN_STARTS = (True, False, None, "gaussian", "eva", "orthogonal")  # those that leave the model's weights alone
-
+# A stranger's expression: groups that are repeated, and many repeats, take exponentially long to fail.
+_SLOW, _REPEATS, MOST_REPEATS = re.compile(r"\)[*+?{]|\\[0-9]|\(\?"), re.compile(r"[*+?{]"), 4
 
 Model = TextModel | SequenceToSequence
 
@@ -166,10 +167,14 @@ def read_config(file: Path) -> Config:
     for key, value in [*numbers.items(), *(patterns.items() if isinstance(patterns, dict) else [("", None)])]:
         if type(value) not in (int, float):
             raise QkvError(f'In {file}, "{key or "alpha_pattern"}" must be a number, not {value!r}.')
+    if not 0 <= numbers["lora_dropout"] < 1:
+        raise QkvError(f'In {file}, "lora_dropout" must be at least 0 and below 1, not {numbers["lora_dropout"]!r}.')
     return Config(numbers["lora_alpha"], patterns, numbers["lora_dropout"], bool(config.get("use_rslora")))
 
 
 def _fits(end: str, name: str) -> bool:
+    if _SLOW.search(end) or len(_REPEATS.findall(end)) > MOST_REPEATS:
+        raise QkvError(f'"alpha_pattern" has {end!r}, which repeats what repeats: such an expression may never end.')
     try:
         return re.match(rf"(.*\.)?({end})$", name) is not None
     except re.error as error:
