@@ -113,8 +113,9 @@ class Travel:
     @staticmethod
     def _told(number: int, hosts: Group) -> list[int]:
         """The numbers of all ranks. [r]"""
-        told = torch.empty(hosts.size(), dtype=torch.long)
-        dist.all_gather_into_tensor(told, torch.tensor([number]), group=hosts)
+        told = torch.zeros(hosts.size(), dtype=torch.long)
+        told[hosts.rank()] = number
+        dist.all_reduce(told, group=hosts)
         return told.tolist()
 
 
