@@ -88,15 +88,22 @@ class Training:
     def outcome(self) -> dict[str, str]:
         """Hashes of all that a run leaves, but for what the clock says."""
         newest = self.checkpoints.path(self.checkpoints.steps()[-1])
-        files = {f"{file.name}": file.read_bytes() for file in newest.glob("*") if file.name != "state.json"}
+        files = {file.name: content_of(file) for file in newest.glob("*") if file.name != "state.json"}
         state = without_clock(json.loads((newest / "state.json").read_text())["state"])
         records = (self.folder / "metrics.jsonl").read_text().splitlines()
         files["state"] = json.dumps(state).encode()
         files["metrics"] = json.dumps([without_clock(json.loads(line)) for line in records]).encode()
-        tensors = sorted(read_tensors(self.folder / "model.safetensors").items())  # notes beside them have no order
-        files["final"] = b"".join(name.encode() + tensor.numpy().tobytes() for name, tensor in tensors)
+        files["final"] = content_of(self.folder / "model.safetensors")
         files["checkpoints"] = json.dumps(self.checkpoints.steps()).encode()
         return {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
+
+
+def content_of(file: Path) -> bytes:
+    """What a file says; of tensors their names and numbers, for notes beside them have no order."""
+    if file.suffix != ".safetensors":
+        return file.read_bytes()
+    tensors = sorted(read_tensors(file).items())
+    return b"".join(name.encode() + tensor.numpy().tobytes() for name, tensor in tensors)
 
 
 def without_clock(value: Any) -> Any:

@@ -23,7 +23,7 @@ from qkv.train.objectives.expert_losses import with_expert_losses
 from qkv.train.objectives.loss import Objective
 from qkv.train.parallel.followed_run import FollowedRun
 from qkv.train.parallel.team import Team, team_of
-from qkv.train.parallel.world import current_world
+from qkv.train.parallel.world import current_world, others_may_be_lost
 from qkv.train.reporter import Reporter
 from qkv.train.run_folder import RunFolder
 from qkv.train.schedules import Schedule
@@ -106,21 +106,22 @@ def run_training(
             leave(folder)
         except OSError as error:
             raise QkvError(f"The run folder {folder} cannot be written ({error.strerror}): name another.") from error
-    train(
-        use.model,
-        team.objective(whole),
-        batches,
-        settings,
-        run,
-        optimizer=optimizer(use.model),
-        schedule=schedule,
-        evaluate=evaluate,
-        flops_per_token=flops_per_token,
-        adjust=adjust,
-        reporter=reporter,
-        team=team,
-    )
-    use.model = team.finished(use.model)
+    with others_may_be_lost(world):
+        train(
+            use.model,
+            team.objective(whole),
+            batches,
+            settings,
+            run,
+            optimizer=optimizer(use.model),
+            schedule=schedule,
+            evaluate=evaluate,
+            flops_per_token=flops_per_token,
+            adjust=adjust,
+            reporter=reporter,
+            team=team,
+        )
+        use.model = team.finished(use.model)
     if adaptations(use.model):
         merge(use.model)
     return use

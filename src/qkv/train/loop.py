@@ -74,6 +74,7 @@ def train(
         )
         session = Session(model, optimizer, batches, settings, run, shown, getattr(objective, "counts", "tokens"), team)
         seed_everything(settings.seed + team.stream)
+        run.checkpoints.join(team.world, team.stream)
         if run.resumes:
             resume(session)
         model.train()
@@ -174,6 +175,7 @@ class _Loop:
         session = self.session
         step = session.state.step
         path = save(session) if session.saved_at != step else session.run.checkpoints.path(step)
+        session.run.checkpoints.wait()
         with self._averaged_weights():
             session.run.write_model(session.model)
         message = (
@@ -198,6 +200,7 @@ class _Loop:
         if fresh or session.saved_at != state.step:
             save(session)
         with session.stopwatch.paused():
+            run.checkpoints.wait()
             weights = load_final_weights(session.model, run.checkpoints, self.settings, state, session.moving, say)
             run.write_model(session.model)
         figures = state.best_figures or {}

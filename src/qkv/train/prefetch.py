@@ -2,7 +2,7 @@
 
 import dataclasses
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 import torch
@@ -35,8 +35,10 @@ class Batches(Protocol):
 class Prefetch:
     """Holds one batch ahead; `position` is the place behind the last batch taken, not behind the one held."""
 
-    def __init__(self, batches: Batches, device: torch.device) -> None:
+    def __init__(self, batches: Batches, device: torch.device, part: Callable[[Any], Any] | None = None) -> None:
+        """`part` makes of a batch what is wanted of it, before it leaves the host."""
         self.batches = batches
+        self._part = part
         self.device = device
         self.position = batches.state_dict()
         self.waited = 0.0  # seconds in which batches were made and nothing else was done
@@ -112,6 +114,8 @@ class Prefetch:
                     break
             else:
                 raise QkvError("There is no batch to train on; the training data must hold at least one example.")
+        if self._part is not None:
+            batch = self._part(batch)
         self._position_of_held = self.batches.state_dict()
         self._idle_of_held = getattr(self.batches, "idle", False)
         if self._copies is None:

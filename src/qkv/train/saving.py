@@ -1,13 +1,13 @@
 """A session put into a checkpoint, and taken out of one."""
 
+from copy import deepcopy
 from dataclasses import asdict
 from pathlib import Path
 
 from qkv.errors import QkvError
-from qkv.files import copy_into
 from qkv.train.checkpoint import Checkpoint
 from qkv.train.meter import Meter, Stopwatch
-from qkv.train.random_state import random_state, set_random_state
+from qkv.train.random_state import random_state
 from qkv.train.session import WHAT_HELPS, Session
 from qkv.train.spikes import ROLL_BACKS, Spike
 from qkv.train.state import TrainState
@@ -17,22 +17,23 @@ def save(session: Session) -> Path:
     session.publish(session.meter.collect())
     with session.stopwatch.paused():
         checkpoints = session.run.checkpoints
+        state = {
+            "train": asdict(session.state),
+            "seconds": session.stopwatch.seconds,
+            "paused_seconds": session.stopwatch.paused_seconds,
+            "meter": session.meter.state_dict(),
+            "data": session.batches.position,
+            "windows": session.windows,
+            "spikes": session.spikes.losses,
+            "records": session.run.records_end(),
+        }
         path = checkpoints.save(
             session.state.step,
             model=session.model,
             optimizer=session.optimizer,
             average=session.moving.tensors if session.moving is not None else None,
             random=random_state(),
-            state={
-                "train": asdict(session.state),
-                "seconds": session.stopwatch.seconds,
-                "paused_seconds": session.stopwatch.paused_seconds,
-                "meter": session.meter.state_dict(),
-                "data": session.batches.position,
-                "windows": session.windows,
-                "spikes": session.spikes.losses,
-                "records": session.run.records_end(),
-            },
+            state=deepcopy(state),  # ranks write it while training goes on
         )
         settings = session.settings
         newest, best = max(settings.keep, settings.average), session.state.best_step
@@ -57,7 +58,7 @@ def restore(session: Session, checkpoint: Checkpoint) -> None:
     checkpoint.restore_model(session.model)
     checkpoint.restore_optimizer(session.model, session.optimizer)
     if session.moving is not None:
-        copy_into(session.moving.tensors, checkpoint.average or {}, checkpoint.folder / "average.safetensors")
+        checkpoint.restore_average(session.model, session.moving.tensors)
     state = checkpoint.state
     session.state = TrainState(**state["train"])
     session.stopwatch = Stopwatch(session.device, state["seconds"], state["paused_seconds"])
@@ -68,7 +69,7 @@ def restore(session: Session, checkpoint: Checkpoint) -> None:
     session.windows = [(step, position) for step, position in state["windows"]]
     session.spikes.losses = list(state["spikes"])
     session.saved_at = checkpoint.step
-    set_random_state(checkpoint.random)
+    checkpoint.restore_random(session.settings.seed, session.team.stream)
 
 
 def roll_back(session: Session, spike: Spike) -> None:

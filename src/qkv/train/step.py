@@ -105,7 +105,7 @@ class Stepper:
         first, flops = 0, 0.0
         for _ in range(self.settings.accumulate):
             while True:
-                batch = self.team.part(batches.take())
+                batch = batches.take()
                 loss = self._loss(batch, batches)
                 losses.append(replace(loss, total=loss.total.detach()))
                 flops += self._flops(batch, loss.count)
@@ -128,6 +128,7 @@ class Stepper:
             found.append(self.objective(self.model, batch))
             return found[0].total
 
+        self.team.silent(batches.idle)
         with self.settings.autocast(batches.device):
             total = self.team.inside(work)
         return replace(found[0], total=total * 0, count=0) if batches.idle else replace(found[0], total=total)

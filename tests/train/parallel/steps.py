@@ -51,7 +51,7 @@ def some_batches(rows: int = 5, length: int = 12) -> Batches[Any]:
 
 
 def train_a_little(
-    make: Callable[[], nn.Module], parallel: str = "", steps: int = 3, **settings: Any
+    make: Callable[..., nn.Module], parallel: str = "", steps: int = 3, **settings: Any
 ) -> tuple[list[tuple[float, float, int]], dict[str, Tensor]]:
     """(loss, norm, tokens) of each update, and the weights at the end, as one process has them."""
     world, model = current_world(), make()
@@ -62,8 +62,8 @@ def train_a_little(
     team.share(batches)
     # A gradient that is nothing but rounding (of the keys' biases) must not become a step of full size.
     optimizer = adamw(model, learning_rate=0.01, epsilon=1e-3)
-    stepper = Stepper(model, objective, optimizer, chosen, team=team)
-    stream, seen = Prefetch(batches, CPU), []
+    stepper = Stepper(model, team.objective(objective), optimizer, chosen, team=team)
+    stream, seen = Prefetch(batches, CPU, team.part), []
     for _ in range(steps):
         update = stepper.update(stream)
         seen.append((float(update.total), float(update.norm), update.count))

@@ -1,15 +1,20 @@
 """Parameters in parts: what several ranks learn is what one process learns."""
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
+from torch import nn
 
+from qkv.parts.routing import Router
 from tests.train.parallel.ranks import run_ranks
 from tests.train.parallel.steps import language_model, train_a_little
 
 
-def same(ranks: int, parallel: str = "", **settings: object) -> None:
-    losses, weights = train_a_little(language_model, **settings)
-    for of_rank, theirs in run_ranks(ranks, train_a_little_there, parallel, settings):
+def same(ranks: int, parallel: str = "", make: Callable[[], nn.Module] = language_model, **settings: Any) -> None:
+    losses, weights = train_a_little(make, **settings)
+    for of_rank, theirs in run_ranks(ranks, there, make, parallel, settings):
         assert [count for *_, count in of_rank] == [count for *_, count in losses]
         torch.testing.assert_close(torch.tensor(of_rank), torch.tensor(losses), rtol=1e-5, atol=1e-6)
         assert theirs.keys() == weights.keys()
@@ -19,12 +24,21 @@ def same(ranks: int, parallel: str = "", **settings: object) -> None:
             )
 
 
-def train_a_little_there(parallel: str, settings: dict[str, object]) -> object:
-    return train_a_little(language_model, parallel, **settings)
+def there(make: Callable[[], nn.Module], parallel: str, settings: dict[str, Any]) -> object:
+    return train_a_little(make, parallel, **settings)
+
+
+def with_experts() -> nn.Module:
+    model = language_model(experts=4)
+    for module in model.modules():
+        if isinstance(module, Router):
+            module.jitter = 0.0
+    return model
 
 
 @pytest.mark.parametrize(
-    ("ranks", "parallel"), [(2, ""), (4, ""), (4, "replicate:2"), (2, "tensor:2"), (4, "tensor:2")]
+    ("ranks", "parallel"),
+    [(2, ""), (4, "replicate:2"), (2, "tensor:2"), (4, "tensor:2"), (2, "context:2"), (4, "context:2,tensor:2")],
 )
 def test_a_step_on_several_ranks_is_that_of_one_process(ranks: int, parallel: str) -> None:
     same(ranks, parallel)
@@ -32,3 +46,8 @@ def test_a_step_on_several_ranks_is_that_of_one_process(ranks: int, parallel: st
 
 def test_several_batches_for_an_update() -> None:
     same(2, accumulate=2, clip=0.1)
+
+
+@pytest.mark.parametrize(("ranks", "parallel"), [(2, ""), (2, "expert:2"), (4, "expert:2"), (4, "expert:2,context:2")])
+def test_experts_on_several_ranks(ranks: int, parallel: str) -> None:
+    same(ranks, parallel, with_experts)

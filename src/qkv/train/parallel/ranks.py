@@ -10,6 +10,8 @@ from torch import Tensor, nn
 
 from qkv.errors import QkvError
 from qkv.train.objectives.loss import Objective
+from qkv.train.parallel.context import InStretches, SharedRows, check_context
+from qkv.train.parallel.experts import divide_experts, expert_mesh, share_balance
 from qkv.train.parallel.fsdp import gather, shard, twin_of
 from qkv.train.parallel.layout import Layout
 from qkv.train.parallel.norm import clip_gradients, total_norm
@@ -36,8 +38,15 @@ class Ranks(Team):
         self._began_with = super().fingerprint(model)
         world.check_same(self._began_with, "the weights they begin with")
         self._twin = twin_of(model)
+        self._rows: SharedRows | None = None
+        if self.meshes.context is not None:
+            check_context(model, objective)
+            self._rows = SharedRows(self.meshes.context)
         if self.meshes.tensor is not None:
             divide_tensors(model, self.meshes.tensor)
+        if self.layout.expert > 1:
+            divide_experts(model, expert_mesh(self.meshes.rows, self.layout.expert))
+        self._balance = share_balance(model, self.meshes.counted)
         self._sharded = shard(model, self.meshes.sharded)
 
     def _check(self, objective: Objective, settings: TrainSettings) -> None:
@@ -58,6 +67,15 @@ class Ranks(Team):
     def inside(self, work: Callable[[], Answer]) -> Answer:
         answer: Answer = self._sharded(work)
         return answer
+
+    def objective(self, objective: Objective) -> Objective:
+        return objective if self._rows is None else InStretches(objective, self._rows)
+
+    def part(self, batch: Any) -> Any:
+        return batch if self._rows is None else self._rows.part(batch)
+
+    def silent(self, idle: bool) -> None:
+        self._balance.silent = idle
 
     def share(self, batches: Any) -> None:
         if not hasattr(batches, "share"):

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from qkv.errors import QkvError
-from qkv.train.objectives.loss import Batch, Objective
+from qkv.train.objectives.loss import Objective
 from qkv.train.parallel.world import World
 from qkv.train.provenance import fingerprint_of_weights
 from qkv.train.settings import TrainSettings
@@ -38,9 +38,16 @@ class Team:
         """Do work that uses the model's parameters."""
         return work()
 
-    def part(self, batch: Batch) -> Batch:
-        """What this rank reads of a batch that is its own and, perhaps, of others."""
+    def objective(self, objective: Objective) -> Objective:
+        """The same objective, of which this rank computes its part."""
+        return objective
+
+    def part(self, batch: Any) -> Any:
+        """What this rank reads of a batch, where others read the rest of its rows; on the host still."""
         return batch
+
+    def silent(self, idle: bool) -> None:
+        """Whether the batch at hand stands in for none, so that figures of all ranks leave it out."""
 
     def share(self, batches: Any) -> None:
         """Have a stream of batches give this rank's rows alone."""

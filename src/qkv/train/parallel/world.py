@@ -4,7 +4,8 @@
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from functools import cache
 
@@ -17,6 +18,7 @@ from qkv.errors import QkvError
 from qkv.train.parallel.layout import Layout
 
 PATIENCE = timedelta(minutes=10)  # that ranks wait for each other before they give up
+NETWORK = ("gloo", "NCCL", "Connection closed by peer", "Connection reset by peer")  # in what a broken link says
 
 
 class World:
@@ -63,6 +65,20 @@ class World:
     def wait(self) -> None:
         """Until every rank is here."""
         self.agree([0.0])
+
+
+@contextmanager
+def others_may_be_lost(world: World) -> Iterator[None]:
+    """A rank whose neighbour died says so, in place of what its network said."""
+    try:
+        yield
+    except RuntimeError as error:
+        if world.size == 1 or not (isinstance(error, dist.DistError) or any(word in str(error) for word in NETWORK)):
+            raise
+        raise QkvError(
+            f"Rank {world.rank} lost touch with another, which ended or cannot be reached: torchrun starts all of them "
+            "again with --max-restarts, and the same command goes on with --resume."
+        ) from error
 
 
 @cache
