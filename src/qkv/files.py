@@ -7,14 +7,14 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from secrets import token_hex
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save_file
-from torch import Tensor
 
 from qkv.errors import QkvError
+
+if TYPE_CHECKING:
+    from torch import Tensor  # fetched where tensors are: processes that cut texts into tokens do without
 
 # What a failing write raises: safetensors reports a full disk by its own error.
 WRITE_ERRORS = (OSError, SafetensorError)
@@ -87,8 +87,10 @@ def json_of(content: bytes | str, origin: Path) -> Any:
         raise QkvError(f"The file {origin} is not whole JSON ({error}); it was cut short or edited.") from error
 
 
-def write_tensors(file: Path, tensors: Mapping[str, Tensor], notes: Mapping[str, str] | None = None) -> None:
+def write_tensors(file: Path, tensors: "Mapping[str, Tensor]", notes: Mapping[str, str] | None = None) -> None:
     """Tensors by name, and short texts beside them that `read_notes` gives back."""
+    from safetensors.torch import save_file
+
     with replacing(file) as passing:
         # Cloned, because safetensors refuses views of one storage, which joined matrices are.
         whole = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
@@ -103,7 +105,9 @@ def _umask() -> int:
     return withheld
 
 
-def read_tensors(file: Path) -> dict[str, Tensor]:
+def read_tensors(file: Path) -> "dict[str, Tensor]":
+    from safetensors.torch import load_file
+
     with _reading_tensors(file):
         try:
             tensors: dict[str, Tensor] = load_file(file)
@@ -164,8 +168,10 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def copy_into(destination: Mapping[str, Tensor], tensors: Mapping[str, Tensor], origin: Path | str) -> None:
+def copy_into(destination: "Mapping[str, Tensor]", tensors: "Mapping[str, Tensor]", origin: Path | str) -> None:
     """Fill tensors in place, so that shared parameters stay shared; names and shapes must agree exactly."""
+    import torch
+
     missing, surplus = destination.keys() - tensors.keys(), tensors.keys() - destination.keys()
     if missing or surplus:
         name = min(missing or surplus)

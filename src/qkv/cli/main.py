@@ -17,6 +17,7 @@ from qkv.cli.look import look
 from qkv.cli.models import models
 from qkv.cli.run import run
 from qkv.cli.runs import runs
+from qkv.cli.tokenize import tokenize
 from qkv.cli.train import train
 from qkv.cli.train_ranks import hush, rank
 from qkv.errors import QkvError, QkvWarning
@@ -29,6 +30,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(train, name="train", short_help="Train a model on your own data.")
+app.command("tokenize", short_help="Cut a corpus larger than memory into tokens, before it is trained on.")(tokenize)
 app.command("run", short_help="Give a model its input, get its output.")(run)
 app.command("look", short_help="Draw where a model looks while it writes.")(look)
 app.command("layers", short_help="Draw what each layer of a training run did.")(layers)
