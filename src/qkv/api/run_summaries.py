@@ -84,6 +84,8 @@ def _size(sizes: Any) -> str | None:
 
 
 def _data(given: Any) -> str | None:
+    if isinstance(given, list):  # several that are mixed, or one
+        return ", ".join(filter(None, map(_data, given)))
     return None if given is None else "standard input" if given == "-" else Path(str(given)).name
 
 

@@ -115,7 +115,7 @@ class TextsOnDisk:
         for name, share in parts.items():
             found += self.texts.beginning(name, SAMPLE_BYTES * share / sum(parts.values()))
         length = sum(len(text.encode()) for text in found)
-        say(f"A new tokenizer learns from the first {counted(len(found), 'document')}, {length / 1e6:.1f} MB.")
+        say(f"A new tokenizer learns from the first {counted(len(found), 'document')}, {amount(length)}.")
         return found
 
     def data(self, tokenizer: TextTokenizer, how: HowRows, say: Callable[[str], None]) -> LanguageData:
@@ -140,7 +140,7 @@ class TextsOnDisk:
                     "valid": fingerprint_of_texts(self.valid),
                 }
             )[:16],
-            f"{counted(sum(map(len, shards.values())), 'shard')} of {size / 1e6:,.1f} MB to train on, read from disk "
+            f"{counted(sum(map(len, shards.values())), 'shard')} of {amount(size)} to train on, read from disk "
             f"{texts.window} at a time; {counted(held, 'document')} to validate on",
             {
                 "window": texts.window,
@@ -173,6 +173,14 @@ class TextsOnDisk:
             raise QkvError("Corpora are mixed row by row: give batching=RowCount(…), the rows of a batch.")
         sources = [MixedSource(name, each, self.texts.weights[name]) for name, each in rows.items()]
         return MixedBatches(sources, how.batching.rows, seed=how.seed, say=say)
+
+
+def amount(size: int) -> str:
+    """Bytes, as a person says them."""
+    for unit, word in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if size >= unit:
+            return f"{size / unit:.3g} {word}"
+    return counted(size, "byte")
 
 
 def full_batch(how: HowRows) -> LanguageBatch:

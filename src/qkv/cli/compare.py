@@ -10,7 +10,7 @@ import typer
 
 from qkv.cli.config_file import TYPED
 from qkv.cli.groups import with_groups
-from qkv.cli.train_text import CorpusOptions, read_corpus
+from qkv.cli.train_corpus import CorpusOptions, read_corpus
 from qkv.errors import QkvError, nearest_or_all
 
 if TYPE_CHECKING:

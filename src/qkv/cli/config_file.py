@@ -67,7 +67,7 @@ def configurable(command: Command) -> Command:
         origin = Origin(
             command=TYPED.get() or ["qkv", *sys.argv[1:]],
             configuration=written(verb(typed), groups, all_options),
-            repeat=None if options.get("data") == STANDARD_INPUT else repeating(verb(typed), out, CONFIGURATION),
+            repeat=None if STANDARD_INPUT in _given(options, "data") else repeating(verb(typed), out, CONFIGURATION),
             watchers=[watcher_of(each) for each in report_to or ()],
         )
         with started_by(origin):
@@ -77,6 +77,12 @@ def configurable(command: Command) -> Command:
     called.__annotations__ = {each.name: each.annotation for each in seen}
     del called.__wrapped__
     return called
+
+
+def _given(options: Mapping[str, Any], name: str) -> list[Any]:
+    """What an option says, once or several times."""
+    value = options.get(name)
+    return list(value) if isinstance(value, list | tuple) else [value]
 
 
 def verb(context: typer.Context) -> str:

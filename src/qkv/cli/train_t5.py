@@ -6,6 +6,7 @@ import typer
 
 from qkv.cli.groups import with_groups
 from qkv.cli.train_attention import AttentionOptions, choice_of
+from qkv.cli.train_corpus import CorpusOptions, read_corpus
 from qkv.cli.train_experts import ExpertOptions, with_weights
 from qkv.cli.train_options import (
     EXAMPLES_SHOWN,
@@ -21,7 +22,7 @@ from qkv.cli.train_options import (
     watched,
 )
 from qkv.cli.train_pairs import loaded
-from qkv.cli.train_text import CorpusOptions, NewModelOptions, new_sizes, read_corpus
+from qkv.cli.train_text import NewModelOptions, new_sizes
 
 
 @with_groups

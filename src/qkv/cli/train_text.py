@@ -7,6 +7,7 @@ import typer
 
 from qkv.cli.groups import flag, given, with_groups
 from qkv.cli.train_attention import AttentionOptions, choice_of, swapped
+from qkv.cli.train_corpus import CorpusOptions, LanguageOptions, corpus_to_train, read_corpus
 from qkv.cli.train_experts import ExpertOptions, with_weights
 from qkv.cli.train_options import (
     AdaptOptions,
@@ -18,7 +19,6 @@ from qkv.cli.train_options import (
     report,
     schedule_of,
     settings_of,
-    short,
     warmup_of,
     watched,
 )
@@ -27,26 +27,8 @@ from qkv.errors import QkvError
 
 if TYPE_CHECKING:
     from qkv.api.choices import Sizes
-    from qkv.train.reporter import Reporter
 
 WORDS = 3  # of a text, to begin another with
-
-
-@dataclass(frozen=True, kw_only=True)
-class CorpusOptions:
-    data: Annotated[
-        str,
-        typer.Option(help="A .txt file or a table: a file, a folder of files, or - for standard input."),
-    ]
-    text: Annotated[str, typer.Option(help="Column with the texts, where the data is a table.")] = "text"
-    format: Annotated[
-        str | None, typer.Option(help="tsv, csv, jsonl or parquet, where no file name tells; - is plain text without.")
-    ] = None
-    blank_lines: Annotated[
-        bool, typer.Option("--blank-lines", help="Blank lines divide a text file into documents.")
-    ] = False
-    valid: Annotated[str | None, typer.Option(help="Text to validate on, of the same form.")] = None
-    hold_out: Annotated[float, typer.Option(help="Share to validate on without --valid; 0: none.")] = 0.05
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +45,7 @@ class NewModelOptions:
 
 @with_groups
 def lm(
-    corpus: CorpusOptions,
+    corpus: LanguageOptions,
     new: NewModelOptions,
     run: RunOptions,
     adapt: AdaptOptions,
@@ -76,6 +58,7 @@ def lm(
     Each file, row of a table or, with --blank-lines, paragraph is a document of its own. Without --model a small GPT-2
     with 8,000 byte-pair pieces is trained from random weights. With --attention another attention stands in place of
     the model's own; what a trained model loses by that it can learn back from what it was: give that as --teacher.
+    With --stream texts stay on disk and may be more than memory holds; several corpora are mixed by --weight.
 
     \b
     Example:
@@ -106,7 +89,7 @@ def lm(
     tokenizer = tokenizer_of(new.tokenizer) if new.tokenizer else own
     sizes = new_sizes(new, "gpt2", length)
     reporter = Reporter()
-    texts, valid = read_corpus(corpus, reporter)
+    texts, valid, first = corpus_to_train(corpus, reporter)
     with watched(run):
         writer = train_language_model(
             texts,
@@ -130,11 +113,11 @@ def lm(
             overwrite=run.overwrite,
         )
     window = writer.model.longest or 256
-    prompt = beginning(texts[0], WORDS)
+    prompt = beginning(first, WORDS)
     most = max(1, min(60, window - len(writer.encode(prompt))))
     commands = [
         f"qkv run {quoted(run.out, prompt)} --max-tokens {most} --temperature 0.8",
-        f"qkv look {quoted(run.out, beginning(texts[0]))} --html look.html",
+        f"qkv look {quoted(run.out, beginning(first))} --html look.html",
     ]
     report(run.out, [], seen=True, commands=commands)
 
@@ -264,24 +247,3 @@ def new_sizes(new: NewModelOptions, family: str, length: int) -> "Sizes":
         small = new.size.startswith("desk") or "=" in new.size.partition(",")[0]
         values["positions"] = length if small else max(length, values["positions"])
     return values
-
-
-def read_corpus(corpus: CorpusOptions, reporter: "Reporter") -> tuple[list[str], list[str] | None]:
-    """(documents to train on, documents to validate on); None: some are held out, or none."""
-    from qkv.api.pairs import report_problems
-    from qkv.data.documents import read_documents
-
-    def read(path: str) -> list[str]:
-        found = read_documents(path, column=corpus.text, format=corpus.format, blank_lines_divide=corpus.blank_lines)
-        report_problems(found.problems, reporter.say)
-        return found.texts
-
-    texts = read(corpus.data)
-    if corpus.valid is not None:
-        return texts, read(corpus.valid)
-    if corpus.hold_out and len(set(texts)) < 2:
-        raise QkvError(
-            f"{corpus.data} is a single document ({short(texts[0], 30)!r}), of which none can be held out: divide it "
-            "with --blank-lines, give --valid, or --hold-out 0."
-        )
-    return texts, None

@@ -60,11 +60,12 @@ class MixedBatches(BatchStream[Made, tuple[Reached, ...]]):
     def __iter__(self) -> Iterator[Made]:
         for batch in super().__iter__():
             for number, reached in enumerate(self.place):
-                if reached.place.epoch > self._told[number]:
-                    self._told[number] = reached.place.epoch
-                    self._say(
-                        f"All of {self.names[number]} was read ({reached.tokens:,} tokens so far); it begins again."
-                    )
+                times = reached.place.epoch
+                if times > self._told[number]:
+                    self._told[number] = times
+                    if times & (times - 1) == 0:  # the first, second, fourth, eighth: a small one has many
+                        often = "once" if times == 1 else f"{times:,} times"
+                        self._say(f"All of {self.names[number]} was read {often}: it begins again.")
             yield batch
 
     def _drafts(self) -> Iterator[tuple[Draft[Made], tuple[Reached, ...]]]:
