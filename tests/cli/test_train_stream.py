@@ -64,11 +64,11 @@ def test_standard_input_is_not_streamed(tmp_path: Path) -> None:
     assert "Standard input cannot be read in parts" in outcome.complaint
 
 
+@pytest.mark.slow
 def test_a_streamed_run_that_is_killed_ends_as_an_unbroken_one(tmp_path: Path) -> None:
     data = mixed(tmp_path)
-    unbroken, killed = (
-        Training(tmp_path / name, 30, "--hold-out", "0.2", *data[4:]) for name in ("unbroken", "killed")
-    )
+    more = ["--hold-out", "0.2", *data[4:]]
+    unbroken, killed = (Training(tmp_path / name, 30, *more) for name in ("unbroken", "killed"))
     for training in (unbroken, killed):
         training.options[2:5] = data[:4]  # in place of its own
     unbroken.finish()
