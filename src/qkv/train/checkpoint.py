@@ -172,7 +172,7 @@ class Checkpoints:
             model=StoredTensors(stored["model"]),
             optimizer=StoredTensors(stored["optimizer"]),
             average=StoredTensors(stored["average"]) if stored["average"] else None,
-            random=self._random(files_of(folder, names, "random", "json")),
+            random=self._random(files_of(folder, names, "random")),
             state=content["state"],
         )
 
@@ -181,7 +181,9 @@ class Checkpoints:
         rank, ranks = self._seat
         if len(files) != ranks:
             return None
-        random: dict[str, Any] = read_json(files[rank])
+        random = read_json(files[rank])
+        if not isinstance(random, dict):
+            raise QkvError(f"The file {files[rank]} is not the state of random generators.")
         return random if random.get("stream", 0) == self.stream else None
 
     def read_newest(self, say: Callable[[str], None]) -> Checkpoint | None:

@@ -10,6 +10,8 @@ from qkv.files import checksum, checksum_of_json, read_json, sync_folder, write_
 
 FORMAT = "qkv-checkpoint-2"
 NAME = re.compile(r"step-(\d{8,})")
+# One for each kind of thing, or one for each kind and rank.
+FILE = re.compile(r"(?P<kind>model|optimizer|average|random)(-\d{5,9})?\.(safetensors|json)")
 
 
 class CheckpointFolder:
@@ -60,7 +62,7 @@ class CheckpointFolder:
         if content.pop("checksum", None) != checksum_of_json(content) or content.get("step") != step:
             raise QkvError(f"The file {file} was edited or damaged: its checksum does not match.")
         files = content.get("files")
-        if not isinstance(files, dict) or not all(Path(name).name == name for name in files) or "state" not in content:
+        if not isinstance(files, dict) or not all(FILE.fullmatch(name) for name in files) or "state" not in content:
             raise QkvError(f"The file {file} does not say which files belong to it.")
         return content
 

@@ -1,7 +1,6 @@
 """A checkpoint that was found whole, and what is put back from it: to each rank the slices that it holds."""
 
 import hashlib
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from qkv.errors import QkvError
+from qkv.train.checkpoint_folder import FILE
 from qkv.train.parallel.pieces import (
     Piece,
     in_place_of,
@@ -87,7 +87,7 @@ class Checkpoint:
         seed_everything(int.from_bytes(digest[:7], "big"))
 
 
-def files_of(folder: Path, names: Iterable[str], kind: str, ending: str = "safetensors") -> list[Path]:
+def files_of(folder: Path, names: Iterable[str], kind: str) -> list[Path]:
     """Those of some files that hold one kind of thing: `model.safetensors`, or one for each rank."""
-    pattern = re.compile(rf"{kind}(-\d{{5,}})?\.{ending}")
-    return [folder / name for name in sorted(names) if pattern.fullmatch(name)]
+    found = [(FILE.fullmatch(name), folder / name) for name in sorted(names)]
+    return [path for match, path in found if match is not None and match["kind"] == kind]

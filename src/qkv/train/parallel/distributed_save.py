@@ -23,6 +23,7 @@ from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, TensorWr
 from torch.distributed.checkpoint.staging import AsyncStager
 from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
 
+from qkv.files import WRITE_ERRORS
 from qkv.train.parallel.pieces import Piece
 from qkv.train.parallel.stored_pieces import write_share
 
@@ -94,7 +95,7 @@ class _ToHost(AsyncStager):
             self._kept = kept
             if torch.cuda.is_available():
                 torch.cuda.current_stream().synchronize()
-        except Exception as error:  # the other ranks are on their way already: they must hear of it, not wait
+        except (RuntimeError, MemoryError) as error:  # others are on their way already: they must hear of it
             return {FAILED: why(error)}
         return staged
 
@@ -208,5 +209,5 @@ def _told(work: Callable[[], Answer]) -> Answer:
     """What goes wrong, in words that can be sent to other ranks."""
     try:
         return work()
-    except Exception as error:
+    except WRITE_ERRORS as error:
         raise NotWritten(why(error)) from error

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import combinations, pairwise
 from pathlib import Path
@@ -105,7 +106,7 @@ class StoredTensors(Mapping[str, Tensor]):
                 raise QkvError(f"{self.origin} hold pieces of {name} that do not make it whole; one may be missing.")
 
     def _add(self, file: Path) -> None:
-        with opened_tensors(file) as opened:
+        with _reading(file) as opened:
             places = _places(file, (opened.metadata() or {}).get(NOTE))
             keys = set(opened.keys())
             if surplus := places.keys() - keys:
@@ -176,9 +177,19 @@ class StoredTensors(Mapping[str, Tensor]):
                 if shared is not None:
                     wanted.setdefault(box.file, []).append((piece, box, shared))
         for file, reads in wanted.items():
-            with opened_tensors(file) as opened:
+            with _reading(file) as opened:
                 for piece, box, shared in reads:
                     piece.tensor[_within(piece.start, shared)].copy_(_read(opened, box, shared))
+
+
+@contextmanager
+def _reading(file: Path) -> Iterator[Any]:
+    with opened_tensors(file) as opened:
+        try:
+            yield opened
+        except (TypeError, ValueError, OverflowError, RuntimeError) as error:  # shapes that torch has no numbers for
+            told = str(error).partition("\n")[0]
+            raise QkvError(f"The file {file} is not a whole safetensors file ({told}).") from error
 
 
 def _within(start: Place, shared: Sequence[tuple[int, int]]) -> tuple[slice, ...]:
