@@ -77,8 +77,8 @@ class Context:
         """The stream's positions. [b s] or [s]"""
         if self.positions is not None:
             return self.positions
-        return torch.arange(self.tokens.start, self.tokens.start + self.tokens.size, device=device)
+        return self.tokens.index(device)
 
     def longest(self) -> int:
         """No position of the stream is as large as this number, which is known without waiting for a device."""
-        return self.tokens.start + self.tokens.size
+        return self.tokens.end

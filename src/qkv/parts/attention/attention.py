@@ -6,6 +6,7 @@ q queries, k keys, d width of a query and key, e width of a value.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import TypedDict, Unpack
 
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 
 from qkv.errors import QkvError
 from qkv.parts.attention.kernels.choose import Kernel, choose_kernel
+from qkv.parts.attention.stretches import Stretches, by_stretches
 from qkv.parts.attention.visibility import Everything, Mask, Rule, Tokens
 from qkv.parts.context import Context, Ledger
 from qkv.parts.linear import JoinedLinear
@@ -89,9 +91,25 @@ class MultiHead(nn.Module):
         record = None
         if ctx.ledger is not None and ctx.ledger.wants("weights"):
             record = partial(self._record, ctx.ledger, beams)
-        kernel = self.kernel or choose_kernel(q, k, mask, dropout, record is not None, bias)
-        o = kernel(q, k, v, mask, bias, scale=self.scale, dropout=dropout, record=record)  # [b h q e]
+        if isinstance(mask.query, Stretches) and record is None:
+            o = by_stretches(self._read, q, k, v, mask, bias, dropout)
+        else:
+            o = self._read(q, k, v, mask, bias, dropout, record)
         return self.out(o.transpose(1, 2).flatten(2))
+
+    def _read(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        mask: Mask,
+        bias: Tensor | None,
+        dropout: float,
+        record: Callable[[Tensor], None] | None = None,
+    ) -> Tensor:
+        """[b h q e]"""
+        kernel = self.kernel or choose_kernel(q, k, mask, dropout, record is not None, bias)
+        return kernel(q, k, v, mask, bias, scale=self.scale, dropout=dropout, record=record)
 
     def _record(self, ledger: Ledger, beams: int, weights: Tensor) -> None:
         """weights [m h n·s k] of n beams are those of m·n rows. [m·n h s k]"""

@@ -56,9 +56,18 @@ class Tokens:
 
     def sight(self, device: torch.device | str, dim: int) -> Sight:
         """As tensors for a table [b q k]; `dim` is the axis of the table that is not this side's."""
-        index = torch.arange(self.start, self.start + self.size, device=device)[None]  # [1 n]
+        index = self.index(device)[None]  # [1 n]
         document, marked = (None if each is None else each.unsqueeze(dim) for each in (self.documents, self.marks))
         return Sight(index.unsqueeze(dim), document, marked)
+
+    def index(self, device: torch.device | str) -> Tensor:
+        """The slots. [size]"""
+        return torch.arange(self.start, self.start + self.size, device=device)
+
+    @property
+    def end(self) -> int:
+        """No token that is no filling stands in a slot as large as this number."""
+        return self.start + self.size
 
     @property
     def rows(self) -> int | None:
