@@ -92,7 +92,11 @@ def current_world() -> World:
         cuda = torch.cuda.is_available()
         if cuda:
             torch.cuda.set_device(local_rank)
-        dist.init_process_group("cpu:gloo,cuda:nccl" if cuda else "gloo", timeout=PATIENCE)
+        # Ranks that were started again meet in the same place, where addresses of those before may still lie.
+        place, _, _ = next(dist.rendezvous("env://", rank, size, timeout=PATIENCE))
+        store = dist.PrefixStore(f"attempt-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", place)
+        backend = "cpu:gloo,cuda:nccl" if cuda else "gloo"
+        dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=PATIENCE)
     return World(rank, size, local_rank)
 
 
