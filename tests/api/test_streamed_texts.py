@@ -12,12 +12,15 @@ from qkv.api.language import train_language_model
 from qkv.api.streamed_texts import StreamedTexts, amount, stream_texts
 from qkv.api.training import read_result
 from qkv.data.plan import RowCount, TokenBudget
+from qkv.data.sources import sources_of
+from qkv.data.token_folder import write_list
+from qkv.data.token_shards import TokenShards
 from qkv.errors import QkvError
 from qkv.train.reporter import Reporter
 from qkv.train.schedules import Constant
 from qkv.train.settings import TrainSettings
 from tests.api.corpus import TINY
-from tests.data.some_shards import paragraphs, write_corpus
+from tests.data.some_shards import GUIDES, byte_tokenizer, paragraphs, write_corpus
 
 HOW = {
     "sizes": TINY,
@@ -83,6 +86,29 @@ def test_texts_to_validate_on_may_be_given(tmp_path: Path) -> None:
     valid = paragraphs("getting-started.md")[:3]
     train_language_model(corpus(tmp_path), tmp_path / "run", valid=valid, settings=settings(2), **HOW)
     assert read_result(tmp_path / "run").figures["loss"] > 0
+
+
+def test_tokens_made_before_bring_their_tokenizer(tmp_path: Path) -> None:
+    """And train the very model that their texts do."""
+    texts, tokenizer = write_corpus(tmp_path / "texts"), byte_tokenizer()
+    shards = TokenShards(sources_of(texts), tokenizer, tmp_path / "made")
+    write_list(shards)
+    shards.prepare()
+    made = stream_texts(tmp_path / "made", window=2)
+    assert made.first == paragraphs(GUIDES[0])[0]
+    how = {**HOW, "settings": settings(3), "tokenizer": None}
+    there = train_language_model(made, tmp_path / "there", **how)
+    assert there.tokenizer.size == tokenizer.size
+    here = train_language_model(corpus(tmp_path), tmp_path / "here", **{**how, "tokenizer": tokenizer})
+    for name, tensor in here.model.state_dict().items():
+        assert torch.equal(there.model.state_dict()[name], tensor), name
+    with pytest.raises(QkvError, match="need no new tokenizer"):
+        train_language_model(made, tmp_path / "no", **{**how, "tokenizer": NewTokenizer("bpe", 300)})
+    other = NewTokenizer("bpe", 300).train(paragraphs(GUIDES[1]))
+    with pytest.raises(QkvError, match="tokens of another tokenizer"):
+        train_language_model(made, tmp_path / "no", **{**how, "tokenizer": other})
+    with pytest.raises(QkvError, match="no column, format or cache"):
+        stream_texts(tmp_path / "made", cache=tmp_path / "tokens")
 
 
 def test_a_share_that_holds_out_nothing_is_told(tmp_path: Path) -> None:

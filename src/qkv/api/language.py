@@ -44,7 +44,7 @@ def train_language_model(
     valid: Sequence[str] | None = None,
     hold_out: float = 0.02,
     model: TextWriter | None = None,
-    tokenizer: NewTokenizer | TextTokenizer = NewTokenizer("bpe", 8000),  # noqa: B008 (frozen)
+    tokenizer: NewTokenizer | TextTokenizer | None = None,
     family: str = "gpt2",
     sizes: Sizes = "desk",
     attention: Attention = None,
@@ -66,7 +66,8 @@ def train_language_model(
 
     Each text is a document; those of `stream_texts` are read from disk meanwhile. `pack` puts documents side by side
     into rows of `length` tokens and lets no token see another document; `stream` cuts them as they follow each other,
-    and is taken where the attention cannot keep documents apart. With `model` a loaded one is trained further, with its
+    and is taken where the attention cannot keep documents apart. A new model has 8,000 byte-pair pieces, or the
+    `tokenizer` that is given or that tokenised texts came from. With `model` a loaded one is trained further, with its
     own tokenizer and no new sizes. With an `attention` that one stands in place of the model's own, and with `distil` a
     teacher is learned from beside the texts. Every evaluation measures perplexity and bits per byte on held-out
     documents. Operations are counted as if every token saw its whole row, unless `flops_per_token` says better.
@@ -75,9 +76,8 @@ def train_language_model(
     choice = AttentionChoice.of(attention)
     check_folder(folder, resume, overwrite)
     corpus = corpus_of(texts, valid, hold_out)
-    if model is not None:
-        tokenizer = model.tokenizer
-    cutter = chosen_tokenizer(partial(corpus.to_learn_from, say), tokenizer, folder, resume)
+    chosen = corpus.tokenizer(tokenizer if model is None else model.tokenizer)
+    cutter = chosen_tokenizer(partial(corpus.to_learn_from, say), chosen, folder, resume)
     if model is None:
         cutter = for_writing(cutter)
     torch.manual_seed(settings.seed)

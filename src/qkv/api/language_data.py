@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from qkv.api.choices import NewTokenizer
 from qkv.api.runs import typical_batch
 from qkv.api.texts import fingerprint_of_texts, held_out
 from qkv.data.batches import Batches, BatchStream
@@ -13,6 +14,8 @@ from qkv.data.plan import Batching
 from qkv.data.streaming import MakeRows
 from qkv.data.tokenizer import TextTokenizer
 from qkv.train.settings import TrainSettings
+
+NEW = NewTokenizer("bpe", 8000)  # where nobody says otherwise
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,8 @@ class HowRows:
 class Corpus(Protocol):
     """Texts to train on, wherever they are."""
 
+    def tokenizer(self, chosen: NewTokenizer | TextTokenizer | None) -> NewTokenizer | TextTokenizer: ...
+
     def to_learn_from(self, say: Callable[[str], None]) -> Sequence[str]:
         """What a new tokenizer is trained on."""
 
@@ -55,6 +60,9 @@ class TextsInMemory:
 
     def __init__(self, texts: Sequence[str], valid: Sequence[str] | None, hold_out: float) -> None:
         self.to_train, self.to_validate = held_out(texts, valid, hold_out)
+
+    def tokenizer(self, chosen: NewTokenizer | TextTokenizer | None) -> NewTokenizer | TextTokenizer:
+        return chosen or NEW
 
     def to_learn_from(self, say: Callable[[str], None]) -> Sequence[str]:
         return self.to_train

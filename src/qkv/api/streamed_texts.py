@@ -1,13 +1,14 @@
 """Texts that stay on disk while a model trains on them, one corpus or several mixed by weights."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from qkv.api.language_data import Corpus, HowRows, LanguageData, TextsInMemory
+from qkv.api.choices import NewTokenizer
+from qkv.api.language_data import NEW, Corpus, HowRows, LanguageData, TextsInMemory
 from qkv.api.runs import counted, typical_batch
 from qkv.api.texts import fingerprint_of_texts
 from qkv.data.batches import Batches, BatchStream
@@ -19,8 +20,9 @@ from qkv.data.plan import RowCount
 from qkv.data.source import Source
 from qkv.data.sources import SHARD_BYTES, sources_of
 from qkv.data.streaming import WINDOW, StreamedRows, Windows, held_out_of
+from qkv.data.token_folder import is_token_folder, open_tokens
 from qkv.data.token_rows import TokenRows
-from qkv.data.token_shards import TokenShards
+from qkv.data.token_shards import TokenShards, cutting_of
 from qkv.data.tokenizer import TextTokenizer
 from qkv.errors import QkvError
 from qkv.files import checksum_of_json
@@ -37,32 +39,35 @@ class StreamedTexts:
     processes the windows to come are made beside the loop; by default one where a GPU would wait.
     """
 
-    sources: Mapping[str, Sequence[Source]]  # by the name of their corpus
+    corpora: Mapping[str, Sequence[Source] | TokenShards]  # by name: texts, or tokens that were made of them before
     weights: Mapping[str, float] | None = None  # of the corpora, where there are several
     cache: Path | None = None
     window: int = WINDOW
     workers: int | None = None
 
-    def beginning(self, name: str, most: float) -> list[str]:
-        """The first texts of a corpus, of so many bytes in all, or the first one."""
-        found: list[str] = []
-        room = most
-        for source in self.sources[name]:
-            for text in source.read():
-                if isinstance(text, str):
-                    found.append(text)
-                    room -= len(text.encode())
-                    if room <= 0:
-                        return found
-        return found
+    @property
+    def tokenizer(self) -> TextTokenizer | None:
+        """That of a corpus that is cut already."""
+        return next((each.tokenizer for each in self.corpora.values() if isinstance(each, TokenShards)), None)
 
     @property
     def first(self) -> str:
-        """The first text of all, to show something."""
-        for name in self.sources:
-            for text in self.beginning(name, 1):
+        """The first text, to show something."""
+        for corpus in self.corpora.values():
+            for text in beginning(corpus, 1):
                 return text
-        raise QkvError(f"There is no document in {', '.join(self.sources)}.")
+        raise QkvError(f"There is no document in {', '.join(self.corpora)}.")
+
+    def shards(self, tokenizer: TextTokenizer) -> dict[str, TokenShards]:
+        """The tokens of each corpus, there or to come."""
+        found = {}
+        for name, corpus in self.corpora.items():
+            if not isinstance(corpus, TokenShards):
+                corpus = TokenShards(corpus, tokenizer, self.cache)
+            elif cutting_of(corpus.tokenizer) != cutting_of(tokenizer):
+                raise QkvError(f"{name} holds tokens of another tokenizer than the model's: tokenise its texts again.")
+            found[name] = corpus
+        return found
 
 
 def stream_texts(
@@ -79,18 +84,45 @@ def stream_texts(
     """A corpus to train a language model on that need not fit in memory: a file, a folder, a data set of `datasets`.
 
     Several are given with their weights, `{"a.jsonl": 0.7, "wiki/": 0.3}`: of 10 rows that a model sees, 7 are of the
-    first. Nothing is read yet; texts are tokenised when their turn comes and their tokens kept in `cache`.
+    first. Nothing is read yet; texts are tokenised when their turn comes and their tokens kept in `cache`. A folder
+    that `qkv tokenize` made has its tokens, and its tokenizer is the model's.
     """
-    parts: Mapping[str, float] = data if isinstance(data, Mapping) else {str(data): 1.0}
-    if not parts:
+    places = {name: name for name in data} if isinstance(data, Mapping) else {str(data): data}
+    if not places:
         raise QkvError("There is no corpus to train on: give at least one.")
+    weights = dict(data) if isinstance(data, Mapping) else None
+    shares(list((weights or {}).values()))
     how: dict[str, Any] = {"column": column, "format": format, "blank_lines_divide": blank_lines_divide}
-    sources = {
-        name: sources_of(name if isinstance(data, Mapping) else data, **how, shard_bytes=shard_bytes) for name in parts
-    }
-    weights = dict(parts) if isinstance(data, Mapping) else None
-    shares(list(parts.values()))
-    return StreamedTexts(sources, weights, None if cache is None else Path(cache), window, workers)
+    corpora: dict[str, Sequence[Source] | TokenShards] = {}
+    for name, place in places.items():
+        if isinstance(place, str | Path) and is_token_folder(place):
+            corpora[name] = open_tokens(place)
+        else:
+            corpora[name] = sources_of(place, **how, shard_bytes=shard_bytes)
+    said = cache is not None or format is not None or blank_lines_divide or column != "text"
+    if said and all(isinstance(corpus, TokenShards) for corpus in corpora.values()):
+        raise QkvError("Texts that are tokenised already have no column, format or cache: leave these out.")
+    return StreamedTexts(corpora, weights, None if cache is None else Path(cache), window, workers)
+
+
+def beginning(corpus: Sequence[Source] | TokenShards, most: float) -> list[str]:
+    """The first texts of a corpus, of so many bytes in all, or the first one."""
+    found: list[str] = []
+    for text in _texts(corpus):
+        found.append(text)
+        most -= len(text.encode())
+        if most <= 0:
+            break
+    return found
+
+
+def _texts(corpus: Sequence[Source] | TokenShards) -> Iterator[str]:
+    if isinstance(corpus, TokenShards):
+        for number in range(len(corpus)):
+            tokens = corpus.documents(number).tokens
+            yield from (corpus.tokenizer.decode(tokens[row]) for row in range(len(tokens)))
+    else:
+        yield from (found for source in corpus for found in source.read() if isinstance(found, str))
 
 
 def corpus_of(texts: Sequence[str] | StreamedTexts, valid: Sequence[str] | None, hold_out: float) -> Corpus:
@@ -108,26 +140,32 @@ class TextsOnDisk:
         self.valid = list(valid or ())
         self.hold_out = hold_out if valid is None else 0.0
 
+    def tokenizer(self, chosen: NewTokenizer | TextTokenizer | None) -> NewTokenizer | TextTokenizer:
+        """The one that is wanted, or that of a corpus which is cut already."""
+        there = self.texts.tokenizer
+        if there is not None and isinstance(chosen, NewTokenizer):
+            raise QkvError("Texts that are tokenised already need no new tokenizer: leave it out.")
+        return chosen or there or NEW
+
     def to_learn_from(self, say: Callable[[str], None]) -> Sequence[str]:
         """What a new tokenizer is trained on: the beginning of each corpus, as much of it as its weight says."""
-        parts = {name: (self.texts.weights or {}).get(name, 1.0) for name in self.texts.sources}
+        parts = {name: (self.texts.weights or {}).get(name, 1.0) for name in self.texts.corpora}
         found: list[str] = []
         for name, share in parts.items():
-            found += self.texts.beginning(name, SAMPLE_BYTES * share / sum(parts.values()))
+            found += beginning(self.texts.corpora[name], SAMPLE_BYTES * share / sum(parts.values()))
         length = sum(len(text.encode()) for text in found)
         say(f"A new tokenizer learns from the first {counted(len(found), 'document')}, {amount(length)}.")
         return found
 
     def data(self, tokenizer: TextTokenizer, how: HowRows, say: Callable[[str], None]) -> LanguageData:
         texts = self.texts
-        shards = {name: TokenShards(sources, tokenizer, texts.cache) for name, sources in texts.sources.items()}
+        shards = texts.shards(tokenizer)
         to_validate = self._to_validate(shards, tokenizer)
         workers = int(how.settings.torch_device().type == "cuda") if texts.workers is None else texts.workers
         rows = {
             name: StreamedRows(Windows(each, how.make, texts.window, how.seed, self.hold_out), workers, say=say)
             for name, each in shards.items()
         }
-        size = sum(source.size for sources in texts.sources.values() for source in sources)
         held = 0 if to_validate is None else len(to_validate)
         return LanguageData(
             self._batches(rows, how, say),
@@ -140,7 +178,7 @@ class TextsOnDisk:
                     "valid": fingerprint_of_texts(self.valid),
                 }
             )[:16],
-            f"{counted(sum(map(len, shards.values())), 'shard')} of {amount(size)} to train on, read from disk "
+            f"{counted(sum(map(len, shards.values())), 'shard')}{self._size()} to train on, read from disk "
             f"{texts.window} at a time; {counted(held, 'document')} to validate on",
             {
                 "window": texts.window,
@@ -148,6 +186,15 @@ class TextsOnDisk:
                 **({"weights": dict(texts.weights)} if texts.weights else {}),
             },
         )
+
+    def _size(self) -> str:
+        """How much text there is, where only texts are given."""
+        size = 0
+        for corpus in self.texts.corpora.values():
+            if isinstance(corpus, TokenShards):
+                return ""
+            size += sum(source.size for source in corpus)
+        return f" of {amount(size)}"
 
     def _to_validate(self, shards: Mapping[str, TokenShards], tokenizer: TextTokenizer) -> Documents | None:
         if self.valid:

@@ -70,7 +70,6 @@ def lm(
       qkv train lm --model runs/verses --attention window:4 --teacher runs/verses --data verses.txt --blank-lines \\
         --length 32 --steps 10 --hold-out 0.3 --out runs/near
     """
-    from qkv.api.choices import NewTokenizer
     from qkv.api.language import train_language_model
     from qkv.cli.spellings import tokenizer_of
     from qkv.data.plan import RowCount
@@ -85,7 +84,7 @@ def lm(
     head = HeadChoice("language")
     teacher = loaded_teacher(teaching, run, head)
     model = further(new, run, adapt, head, attention, student_of_teacher(new.model, run, teaching, teacher))
-    own = NewTokenizer("bpe", 8000) if teacher is None else teacher.tokenizer
+    own = None if teacher is None else teacher.tokenizer
     tokenizer = tokenizer_of(new.tokenizer) if new.tokenizer else own
     sizes = new_sizes(new, "gpt2", length)
     reporter = Reporter()
