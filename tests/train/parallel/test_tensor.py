@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from copy import deepcopy
-from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Shard
 
 from qkv.errors import QkvError
@@ -27,29 +25,14 @@ from qkv.parts.position import ALiBi, positions_in_documents
 from qkv.parts.residual import PreNorm
 from qkv.parts.stack import Stack
 from qkv.train.adapt.lora import add_lora
-from qkv.train.optimizers import adamw
-from qkv.train.parallel.fsdp import shard
-from qkv.train.parallel.norm import clip_gradients, total_norm
 from qkv.train.parallel.tensor import divide_tensors
 from tests.models import small, small_images, small_sounds, small_text
 from tests.models.test_detr import OBJECTS, SIZES
+from tests.train.parallel.divided import close, ids, text_model, ways
 from tests.train.parallel.ranks import run_ranks
 from tests.train.parallel.wholes import whole_tensors
 
 Work = Callable[[nn.Module], Any]
-CLIP = 0.5
-
-
-def text_model(family: str, kind: str | None = None, **sizes: Any) -> nn.Module:
-    torch.manual_seed(0)
-    sizes = {"heads": 4, "width": 16, **sizes}
-    model = build(family, replace(small_text.small_sizes(family), **sizes), kind and small_text.choice(kind)).eval()
-    small.perturb(model)
-    return model
-
-
-def ids(rows: int, slots: int) -> Tensor:
-    return torch.randint(3, 19, (rows, slots), generator=torch.Generator().manual_seed(slots))
 
 
 def text_cases() -> dict[str, tuple[nn.Module, Work]]:
@@ -128,18 +111,6 @@ def learn(model: nn.Module, work: Work) -> Tensor:
     return answer.detach()
 
 
-def ways(*sizes: int) -> DeviceMesh:
-    return init_device_mesh("cpu", sizes, mesh_dim_names=("shard", "tensor")[-len(sizes) :])
-
-
-def close(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
-    assert found.keys() == expected.keys()
-    for name, tensor in expected.items():
-        torch.testing.assert_close(
-            found[name], tensor, rtol=1e-3, atol=1e-4, msg=lambda text, name=name: f"{name}: {text}"
-        )
-
-
 def agree(cases: Callable[[], dict[str, tuple[nn.Module, Work]]]) -> None:
     """Answers and all gradients are those of the whole model."""
     mesh, divided = ways(dist.get_world_size()), {}
@@ -167,50 +138,6 @@ def test_two_ranks_answer_and_learn_as_one_process_does(cases: Callable[[], Any]
 
 def test_four_ranks_do_too() -> None:
     run_ranks(4, agree, wide_cases)
-
-
-def updated(model: nn.Module, learn_from: Callable[[], None]) -> list[float]:
-    """The norms of the gradients of three updates, each clipped.
-
-    A gradient that should be none (a key's bias changes no attention) is rounding error, which Adam would make large.
-    """
-    optimizer, norms = adamw(model, learning_rate=0.01, epsilon=1e-3), []
-    for _ in range(3):
-        optimizer.zero_grad()
-        learn_from()
-        norm = total_norm([parameter.grad for parameter in model.parameters() if parameter.grad is not None])
-        clip_gradients(model.parameters(), CLIP, norm)
-        optimizer.step()
-        norms.append(float(norm))
-    return norms
-
-
-def update_together(family: str, kind: str, shards: int, sizes: dict[str, Any]) -> tuple[list[float], dict[str, Any]]:
-    """Divided among tensor ranks and sharded among the others, each of which sees rows of its own."""
-    model, rows = text_model(family, kind, **sizes), ids(4, 9)
-    mesh = ways(shards, dist.get_world_size() // shards)
-    divide_tensors(model, mesh["tensor"])
-    sharded = shard(model, mesh["shard"])
-    mine = rows.chunk(shards)[mesh.get_local_rank("shard")]
-    norms = updated(model, lambda: sharded(lambda: (model(mine) ** 2).sum()).backward())
-    return norms, whole_tensors(model)
-
-
-@pytest.mark.parametrize(
-    ("ranks", "shards", "family", "kind", "sizes"),
-    [(2, 1, "llama", "language", {"key_value_heads": 2}), (4, 2, "bert", "masked", {"hidden": 18})],
-)
-def test_clipped_updates_are_those_of_one_process(
-    ranks: int, shards: int, family: str, kind: str, sizes: dict[str, Any]
-) -> None:
-    one, rows = text_model(family, kind, **sizes), ids(4, 9)
-    expected = updated(one, lambda: (one(rows) ** 2).sum().backward())
-    assert min(expected) > CLIP, "so that clipping changes something"
-    answers = run_ranks(ranks, update_together, family, kind, shards, sizes)
-    for norms, parameters in answers:
-        assert norms == answers[0][0], "ranks must agree to the last bit"
-        torch.testing.assert_close(norms, expected, rtol=1e-4, atol=0)
-        close(parameters, whole_tensors(one))
 
 
 def laid_out() -> list[str]:

@@ -6,10 +6,13 @@ from contextlib import contextmanager
 from signal import SIGINT, SIGTERM, Signals
 from typing import Any, TypeVar
 
+import torch
 from torch import Tensor, nn
 
 from qkv.errors import QkvError
 from qkv.train.objectives.loss import Objective
+from qkv.train.optimizers.orthogonal import Muon
+from qkv.train.optimizers.signs import Lion
 from qkv.train.parallel.context import InStretches, SharedRows, check_context
 from qkv.train.parallel.experts import divide_experts, expert_mesh, share_balance
 from qkv.train.parallel.fsdp import gather, shard, twin_of
@@ -42,10 +45,10 @@ class Ranks(Team):
         if self.meshes.context is not None:
             check_context(model, objective)
             self._rows = SharedRows(self.meshes.context)
-        if self.meshes.tensor is not None:
-            divide_tensors(model, self.meshes.tensor)
         if self.layout.expert > 1:
             divide_experts(model, expert_mesh(self.meshes.rows, self.layout.expert))
+        if self.meshes.tensor is not None:
+            divide_tensors(model, self.meshes.tensor)
         self._balance = share_balance(model, self.meshes.counted)
         self._sharded = shard(model, self.meshes.sharded)
 
@@ -67,6 +70,16 @@ class Ranks(Team):
     def inside(self, work: Callable[[], Answer]) -> Answer:
         answer: Answer = self._sharded(work)
         return answer
+
+    def check_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        fitting: list[type[torch.optim.Optimizer]] = [torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, Lion]
+        if self.layout.tensor == 1:
+            fitting.append(Muon)  # which takes whole matrices
+        if not isinstance(optimizer, tuple(fitting)):
+            names = ", ".join(kind.__name__ for kind in fitting)
+            raise QkvError(
+                f"{type(optimizer).__name__} needs what ranks of {self.layout} hold in parts only: take one of {names}."
+            )
 
     def objective(self, objective: Objective) -> Objective:
         return objective if self._rows is None else InStretches(objective, self._rows)

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
 
 from qkv.errors import QkvError
@@ -49,7 +50,7 @@ def divide_tensors(model: nn.Module, mesh: DeviceMesh) -> None:
     """Leave this rank its part of every attention and feed-forward; `mesh` are the ranks that share a model.
 
     All of them must have the same model, of which nothing is sent: each keeps its part of its own. What cannot be
-    divided is refused before anything is changed.
+    divided is refused before anything is changed. Experts must be on different ranks before, where there are any.
     """
     ranks = mesh.size()
     if ranks == 1:
@@ -81,9 +82,10 @@ def tables_of_heads(model: nn.Module) -> list[RelativeBuckets | ALiBi]:
 def _is_divided(name: str, module: nn.Module, ranks: int) -> bool:
     """Whether this part is divided, and not left whole or within one that is; one that cannot be is refused."""
     if isinstance(module, Mixture):
+        if isinstance(module.outer.weight, DTensor):  # tensor ranks send the same tokens, each to experts of its own
+            return False
         raise QkvError(
-            f"Tensor ranks do not share experts, such as {name}: give them to different ranks by expert:{ranks}, and "
-            "leave out tensor."
+            f"Tensor ranks do not share experts, such as {name}: give these to different ranks, by expert:{ranks}."
         )
     if isinstance(module, AttentiveGRU | BidirectionalGRU):
         raise QkvError(f"Tensor ranks cannot share a recurrent net, such as {name}: leave out tensor.")
