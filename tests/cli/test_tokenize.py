@@ -59,10 +59,31 @@ def test_another_division_leaves_old_shards_and_says_so(tmp_path: Path, tokenize
     assert "1 shards of an earlier corpus" in qkv(*command, "--shard-size", "2KB", "--workers", "1").err
 
 
+def test_a_new_tokenizer_is_learned_once(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("\n\n".join(TEXTS))
+    command = (
+        "tokenize",
+        "--data",
+        tmp_path / "a.txt",
+        "--blank-lines",
+        "--tokenizer",
+        "bpe:290",
+        "--out",
+        tmp_path / "t",
+    )
+    assert qkv(*command).code == 0
+    made = contents(tmp_path / "t")
+    assert open_tokens(tmp_path / "t").tokenizer.size == 290
+    next((tmp_path / "t").glob("*.safetensors")).unlink()
+    assert qkv(*command).code == 0
+    assert contents(tmp_path / "t") == made
+
+
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        (["--tokenizer", "bpe:300"], "bpe:300"),
+        (["--tokenizer", "missing"], "missing"),
+        (["--tokenizer", "bpe:many"], "bpe:8000"),
         (["--data", "missing.jsonl"], "missing.jsonl"),
         (["--text", "txet"], "did you mean 'text'?"),
         (["--format", "xlsx"], "tsv, csv, jsonl, parquet, tar"),

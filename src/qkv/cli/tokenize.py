@@ -4,7 +4,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,6 +15,7 @@ from qkv.errors import QkvError
 
 if TYPE_CHECKING:
     from qkv.data.making_tokens import Made
+    from qkv.data.source import Source
     from qkv.data.tokenizer import TextTokenizer
 
 TENTHS = 10  # of the work, each told with a line where there is no terminal
@@ -24,7 +25,10 @@ def tokenize(
     data: Annotated[
         str, typer.Option(help="A .txt file, a table, a tar shard, a folder of such files, or a saved data set.")
     ],
-    tokenizer: Annotated[str, typer.Option(help="A tokenizer.json, a model folder, or owner/name on the hub.")],
+    tokenizer: Annotated[
+        str,
+        typer.Option(help="A tokenizer.json, a model folder, owner/name on the hub; or a new one: bpe:8000"),
+    ],
     out: Annotated[Path, typer.Option(help="Folder for the tokens; what it holds already is kept.")],
     text: Annotated[str, typer.Option(help="Column with the texts, where the data is a table.")] = "text",
     format: Annotated[
@@ -57,10 +61,9 @@ def tokenize(
 
     if ray and workers is not None:
         raise QkvError("--workers is for one machine: with --ray the cluster decides how many there are.")
-    cutter = tokenizer_at(tokenizer)
     size = bytes_of(shard_size)
     sources = sources_of(data, column=text, format=format, blank_lines_divide=blank_lines, shard_bytes=size)
-    shards = TokenShards(sources, cutter, out)
+    shards = TokenShards(sources, tokenizer_at(tokenizer, sources, out), out)
     stale = write_list(shards)
     with told_when_stopped(), Shown([source.size for source in sources]) as shown:
         if ray:
@@ -76,15 +79,30 @@ def tokenize(
     )
 
 
-def tokenizer_at(place: str) -> "TextTokenizer":
-    """The tokenizer of a file, a folder or the hub."""
+def tokenizer_at(place: str, sources: Sequence["Source"], out: Path) -> "TextTokenizer":
+    """The tokenizer of a file, a folder or the hub, or a new one that learns from the first texts.
+
+    One that was learned is in the folder of the tokens, and is taken from there when the command is given again.
+    """
+    from qkv.api.choices import NewTokenizer
+    from qkv.api.streamed_texts import SAMPLE_BYTES, beginning
+    from qkv.cli.spellings import tokenizer_of
     from qkv.data.published_tokenizer import read_tokenizer
-    from qkv.data.tokenizer import TextTokenizer
+    from qkv.data.token_folder import is_token_folder, open_tokens
+    from qkv.data.token_kinds import KINDS
     from qkv.weights.hub import local_folder
 
-    if place.endswith(".json"):
-        return TextTokenizer.load(Path(place))
-    return read_tokenizer(local_folder(place))
+    if not place.endswith(".json") and (Path(place).is_dir() or place.partition(":")[0] not in KINDS):
+        return read_tokenizer(local_folder(place))
+    found = tokenizer_of(place)
+    if not isinstance(found, NewTokenizer):
+        return found
+    if is_token_folder(out):
+        return open_tokens(out).tokenizer
+    texts = beginning(sources, SAMPLE_BYTES)
+    if not texts:
+        raise QkvError("There is no document to learn a tokenizer from.")
+    return found.train(texts)
 
 
 def cores() -> int:
