@@ -20,7 +20,7 @@ from qkv.train.average import MovingAverage, average_checkpoints, average_into
 from qkv.train.checkpoint import Checkpoint, Checkpoints
 from qkv.train.checkpoint_folder import CheckpointFolder
 from qkv.train.objectives.language import LanguageLoss
-from qkv.train.optimizers import adamw
+from qkv.train.optimizers import adamw, lion
 from qkv.train.parallel.pieces import pieces_of, state_pieces
 from qkv.train.parallel.team import Team, team_of
 from qkv.train.parallel.whole import whole_tensors
@@ -37,11 +37,12 @@ IDS = torch.arange(24).view(2, 12)
 class Trained:
     """A small model and its optimizer, alone or shared out, with a moving average; all the same on all ranks."""
 
-    def __init__(self, folder: Path, parallel: str = "", make: Callable[[], nn.Module] = language_model) -> None:
+    def __init__(self, folder: Path, parallel: str = "", name: str = "gpt") -> None:
+        make, optimizer = KINDS[name]
         self.model = make()
         settings = TrainSettings(steps=1, device="cpu", parallel=parallel)
         self.team: Team = team_of(current_world(), self.model, LanguageLoss(), settings)
-        self.optimizer = adamw(self.model, learning_rate=0.01)
+        self.optimizer = optimizer(self.model, learning_rate=0.01)
         self.moving = MovingAverage(self.model, 0.75)
         self.checkpoints = Checkpoints(folder, self.team.world, self.team.stream)
 
@@ -77,7 +78,10 @@ def with_experts() -> nn.Module:
     return language_model(experts=4)
 
 
-MAKERS = {"gpt": gpt, "experts": with_experts}
+KINDS: dict[str, tuple[Callable[[], nn.Module], Callable[..., torch.optim.Optimizer]]] = {
+    "gpt": (gpt, adamw),
+    "experts": (with_experts, lion),
+}
 
 
 def everything(checkpoint: Checkpoint) -> dict[str, Tensor]:
@@ -96,7 +100,7 @@ def pass_on(folder: str, ways: list[tuple[str, str]]) -> list[tuple[bool, float]
     """Read the newest and save it again as the next, by each layout; (whether all draw anew, the next draw) of each."""
     drawn = []
     for name, parallel in ways:
-        trained = Trained(Path(folder) / name, parallel, MAKERS[name])
+        trained = Trained(Path(folder) / name, parallel, name)
         with torch.no_grad():
             for parameter in trained.model.parameters():  # so that what is not read shows
                 parameter.zero_()
@@ -124,8 +128,8 @@ def check_places(model: nn.Module) -> None:
 def test_one_two_four_and_one_again_to_the_bit(tmp_path: Path) -> None:
     """FSDP, replicas of it, tensor ranks under it, experts on their own ranks: all read what the one before wrote."""
     first = {}
-    for name, make in MAKERS.items():
-        trained = Trained(tmp_path / name, make=make)
+    for name in KINDS:
+        trained = Trained(tmp_path / name, name=name)
         trained.step()
         trained.step()
         torch.manual_seed(7)
@@ -134,8 +138,8 @@ def test_one_two_four_and_one_again_to_the_bit(tmp_path: Path) -> None:
     on_two = run_ranks(2, pass_on, str(tmp_path), [("gpt", ""), ("gpt", "tensor:2"), ("gpt", "tensor:2")])
     ways = [("gpt", "tensor:2"), ("gpt", "replicate:2"), ("experts", ""), ("experts", "expert:2")]
     run_ranks(4, pass_on, str(tmp_path), ways)
-    for name in MAKERS:
-        alone = Trained(tmp_path / name, make=MAKERS[name])
+    for name in KINDS:
+        alone = Trained(tmp_path / name, name=name)
         newest = alone.checkpoints.read_newest(print)
         assert newest is not None
         assert newest.state == {"note": newest.step, "rank": 0}
