@@ -11,7 +11,6 @@ from collections.abc import Mapping
 
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
 
 from qkv.errors import QkvError
@@ -25,6 +24,7 @@ from qkv.parts.feedforward import MLP, ChunkedMLP, GatedMLP
 from qkv.parts.linear import JoinedLinear
 from qkv.parts.low_rank import AdaptedJoinedLinear, AdaptedLinear
 from qkv.parts.position import ALiBi, RelativeBuckets
+from qkv.train.parallel.experts import HeldExperts
 from qkv.train.parallel.tensor_styles import BiasOfHeads, JoinedColumns
 
 Plan = Mapping[str, ParallelStyle]
@@ -82,7 +82,7 @@ def tables_of_heads(model: nn.Module) -> list[RelativeBuckets | ALiBi]:
 def _is_divided(name: str, module: nn.Module, ranks: int) -> bool:
     """Whether this part is divided, and not left whole or within one that is; one that cannot be is refused."""
     if isinstance(module, Mixture):
-        if isinstance(module.outer.weight, DTensor):  # tensor ranks send the same tokens, each to experts of its own
+        if isinstance(module.outer, HeldExperts):  # tensor ranks send the same tokens, each to experts of its own
             return False
         raise QkvError(
             f"Tensor ranks do not share experts, such as {name}: give these to different ranks, by expert:{ranks}."
