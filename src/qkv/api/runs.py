@@ -90,7 +90,8 @@ def run_training(
         raise RateFound(optimizer.search(use.model, whole, batches, settings, adjust))
     world.check_same(fingerprint, "the data to train on")
     described = {**about, **_what_learns(use.model)}
-    use.model.to(settings.torch_device())
+    if world.size == 1:  # of a model that ranks share out each device gets its part alone
+        use.model.to(settings.torch_device())
     team = team_of(world, use.model, whole, settings)
     run = (RunFolder if world.first else FollowedRun)(
         folder,

@@ -19,6 +19,7 @@ from qkv.train.evaluation import Evaluate, finite_or_none
 from qkv.train.final_weights import load_final_weights
 from qkv.train.interrupts import Interrupted, StopSignals
 from qkv.train.objectives.loss import Objective
+from qkv.train.parallel.recompute import recompute_blocks
 from qkv.train.parallel.team import Team
 from qkv.train.prefetch import Batches
 from qkv.train.provenance import describe, provenance
@@ -59,6 +60,7 @@ def train(
     if settings.flops is not None and flops_per_token == 0:
         raise QkvError("A budget of FLOPs needs a training that counts them: give steps or minutes here.")
     team = team or Team()
+    team.check_optimizer(optimizer)
     with reporter or Reporter() as shown, run.watched_by(shown.watchers):
         watch = LayerWatch(model) if settings.gradient_norms else None
         model.to(settings.torch_device())
@@ -112,7 +114,8 @@ class _Loop:
     def run_to_end(self) -> TrainResult:
         session, settings = self.session, self.settings
         compiled = compiled_blocks(session.model) if settings.compile else nullcontext()
-        with StopSignals() as signals, compiled, deterministic_kernels(settings.deterministic):
+        twice = recompute_blocks(session.model) if settings.recompute else nullcontext()
+        with StopSignals() as signals, compiled, twice, deterministic_kernels(settings.deterministic):
             while True:
                 session.team.tell(session.stopwatch.seconds, signals.received)
                 received, improved = session.team.signal, False

@@ -1,6 +1,7 @@
 """A few updates of a small model, by one process or by ranks that share it out: what they end with is compared."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -51,17 +52,25 @@ def some_batches(rows: int = 5, length: int = 12) -> Batches[Any]:
 
 
 def train_a_little(
-    make: Callable[..., nn.Module], parallel: str = "", steps: int = 3, **settings: Any
+    make: Callable[[], nn.Module],
+    parallel: str = "",
+    optimize: Callable[..., torch.optim.Optimizer] = partial(adamw, epsilon=1e-3),  # noqa: B008 (never changed)
+    steps: int = 3,
+    **settings: Any,
 ) -> tuple[list[tuple[float, float, int]], dict[str, Tensor]]:
-    """(loss, norm, tokens) of each update, and the weights at the end, as one process has them."""
+    """(loss, norm, tokens) of each update, and the weights at the end, as one process has them.
+
+    AdamW's epsilon is large, so that a gradient that is nothing but rounding (of the keys' biases) is no step of full
+    size.
+    """
     world, model = current_world(), make()
     chosen = TrainSettings(steps=steps, device="cpu", parallel=parallel, **settings)
     objective = with_expert_losses(model, LanguageLoss())
     team = team_of(world, model, objective, chosen)
     batches = some_batches()
     team.share(batches)
-    # A gradient that is nothing but rounding (of the keys' biases) must not become a step of full size.
-    optimizer = adamw(model, learning_rate=0.01, epsilon=1e-3)
+    optimizer = optimize(model, learning_rate=0.01)
+    team.check_optimizer(optimizer)
     stepper = Stepper(model, team.objective(objective), optimizer, chosen, team=team)
     stream, seen = Prefetch(batches, CPU, team.part), []
     for _ in range(steps):

@@ -96,13 +96,38 @@ class Muon(OwnOptimizer):
         torch._foreach_add_(momenta, gradients)  # B = μ B + G
         ahead = torch._foreach_add(gradients, momenta, alpha=group["momentum"])  # as Nesterov's: G + μ B
         decay(parameters, group["lr"] * group["weight_decay"])
-        updates = [piece for each in ahead for piece in _matrices(each, group["pieces"])]
-        targets = [piece for each in parameters for piece in _matrices(each.detach(), group["pieces"])]
+        for some in alike([None] * len(ahead), [each.numel() for each in ahead]):
+            self._move([parameters[number] for number in some], [ahead[number] for number in some], group)
+
+    def _move(self, parameters: list[Tensor], ahead: list[Tensor], group: dict[str, Any]) -> None:
+        """Whole matrices are made orthogonal; ranks that hold parts of them all do so, and move each its own part."""
+        wholes = [_whole(each) for each in ahead]
+        places = [
+            each.detach() if whole is update else torch.zeros_like(whole)
+            for each, update, whole in zip(parameters, ahead, wholes, strict=True)
+        ]
+        updates = [piece for each in wholes for piece in _matrices(each, group["pieces"])]
+        targets = [piece for each in places for piece in _matrices(each, group["pieces"])]
         for numbers in alike([each.shape for each in updates], [each.numel() for each in updates]):
             moved = orthogonalised(stacked([updates[number] for number in numbers]))
             # Updates of the size of AdamW's, whatever the shape: one rate and one decay serve both. [liu2025 §2.2]
             size = 0.2 * math.sqrt(max(moved.shape[-2:]))
             torch._foreach_add_([targets[number] for number in numbers], moved.unbind(), alpha=-group["lr"] * size)
+        for parameter, update, whole, place in zip(parameters, ahead, wholes, places, strict=True):
+            if whole is not update:
+                parameter.detach().add_(_shared_out(place, parameter))
+
+
+def _whole(tensor: Tensor) -> Tensor:
+    """All of a tensor that ranks hold parts of."""
+    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+
+
+def _shared_out(tensor: Tensor, like: Any) -> Tensor:
+    """This rank's part of what all have, by the way that another tensor is divided; nothing is sent."""
+    from torch.distributed.tensor import distribute_tensor  # there already where a tensor is divided
+
+    return distribute_tensor(tensor, like.device_mesh, like.placements, src_data_rank=None)
 
 
 def muon(

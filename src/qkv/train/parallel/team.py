@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from signal import Signals
 from typing import Any, TypeVar
 
+import torch
 from torch import Tensor, nn
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
@@ -37,6 +38,9 @@ class Team:
     def inside(self, work: Callable[[], Answer]) -> Answer:
         """Do work that uses the model's parameters."""
         return work()
+
+    def check_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        """Refuse one that cannot work on parts of parameters, where they are held in parts."""
 
     def objective(self, objective: Objective) -> Objective:
         """The same objective, of which this rank computes its part."""
