@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.utils.checkpoint import checkpoint
 
 from qkv.errors import QkvError
 from qkv.parts.attention.visibility import Tokens
@@ -129,6 +130,7 @@ def padded_layers() -> None:
     assert compare(across, mesh, layer("plain", 1, Capacity(factor=1.0), "all"), [2, 1], padded=False) is EvenTravellers
     some_have_places_and_others_not(across, mesh)
     silent_ranks_count_nothing(across)
+    narrow_rows_computed_again(across, mesh)
 
 
 def some_have_places_and_others_not(rows: DeviceMesh, mesh: DeviceMesh) -> None:
@@ -155,6 +157,25 @@ def silent_ranks_count_nothing(rows: DeviceMesh) -> None:
     torch.testing.assert_close(figures, told, **TOGETHER)
     for mine, other in zip(model.parameters(), alone.parameters(), strict=True):
         torch.testing.assert_close(mine.grad.full_tensor(), other.grad, **TOGETHER)
+
+
+def narrow_rows_computed_again(rows: DeviceMesh, mesh: DeviceMesh) -> None:
+    """Rows travel as autocast has them, and once more where a layer is computed again on the way back."""
+    for capacity in (None, Capacity(2)):
+        model, x = layer("gated", 2, capacity, "all"), torch.randn(2, SLOTS, WIDTH)
+        alone, context = deepcopy(model), Context(tokens=Tokens(SLOTS))
+        divide_experts(model, mesh)
+        shard_rest(model, rows)
+        answers, gradients = [], []
+        for each in (model, alone):
+            mine = x.clone().requires_grad_()
+            with torch.autocast("cpu", torch.bfloat16):
+                answers.append(checkpoint(each, mine, context, use_reentrant=False))
+            answers[-1].float().sin().sum().backward()
+            gradients.append(mine.grad)
+        assert answers[0].dtype == torch.bfloat16
+        torch.testing.assert_close(*answers, atol=0.05, rtol=0.05)
+        torch.testing.assert_close(*gradients, atol=0.05, rtol=0.05)
 
 
 def test_ranks_take_the_same_way_with_padding_and_without() -> None:
