@@ -145,17 +145,16 @@ class Meshes:
     def context(self) -> DeviceMesh | None:
         return self.rows["context"] if self.layout.context > 1 else None
 
-    def _counted_group(self) -> dist.ProcessGroup | None:
+    def _counted_group(self) -> dist.ProcessGroup:
         """The ranks that see different tokens, of which sums are made: one of each group of tensor ranks."""
-        layout = self.layout
+        layout, mine = self.layout, dist.group.WORLD
+        assert mine is not None, "the ranks have met"
         if layout.tensor == 1:
-            return dist.group.WORLD
+            return mine
         ranks = self.rows.mesh.view(-1, layout.tensor)  # [data·context tensor]
-        mine = None
-        for column in range(layout.tensor):
-            group = dist.new_group(ranks[:, column].tolist(), timeout=PATIENCE)
-            if column == self.rows.get_local_rank("tensor"):
-                mine = group
+        groups = [dist.new_group(ranks[:, column].tolist(), timeout=PATIENCE) for column in range(layout.tensor)]
+        mine = groups[self.rows.get_local_rank("tensor")]  # all ranks must ask for all groups
+        assert mine is not None
         return mine
 
     def total(self, sums: Tensor) -> Tensor:
