@@ -68,3 +68,12 @@ def test_what_is_no_file_of_tensors_is_said(tmp_path, read):
     for name, said in (("folder", "is a folder"), ("text", "not a whole safetensors file"), ("absent", "is missing")):
         with pytest.raises(QkvError, match=said):
             read(tmp_path / name)
+
+
+def test_views_of_one_memory_are_written_apart(tmp_path):
+    whole = torch.arange(6.0).view(3, 2)
+    write_tensors(tmp_path / "a", {"whole": whole, "again": whole, "row": whole[1], "columns": whole.T})
+    read = read_tensors(tmp_path / "a")
+    assert torch.equal(read["again"], whole)
+    assert torch.equal(read["row"], whole[1])
+    assert torch.equal(read["columns"], whole.T)

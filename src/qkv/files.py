@@ -5,6 +5,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any
@@ -92,14 +93,31 @@ def write_tensors(file: Path, tensors: "Mapping[str, Tensor]", notes: Mapping[st
     from safetensors.torch import save_file
 
     with replacing(file) as passing:
-        # Cloned, because safetensors refuses views of one storage, which joined matrices are.
-        whole = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
-        save_file(whole, passing, metadata={**(notes or {}), "format": "pt"})  # the mark that other libraries look for
+        marked = {**(notes or {}), "format": "pt"}  # the mark that other libraries look for
+        save_file(_apart(tensors), passing, metadata=marked)
         passing.chmod(0o666 & ~_umask())  # safetensors shuts others out; a model may be shared like any file
 
 
+def _apart(tensors: "Mapping[str, Tensor]") -> "dict[str, Tensor]":
+    """On the host, each in memory of its own: safetensors refuses views of one storage, which joined matrices are.
+
+    Only these are copied: what a process has in memory already need not be there twice.
+    """
+    found: dict[str, Tensor] = {}
+    used: set[int] = set()
+    for name, tensor in tensors.items():
+        host = tensor.detach().cpu().contiguous()
+        storage = host.untyped_storage()
+        if storage.nbytes() != host.nbytes or storage.data_ptr() in used:
+            host = host.clone()
+        used.add(host.untyped_storage().data_ptr())
+        found[name] = host
+    return found
+
+
+@cache
 def _umask() -> int:
-    """What this process withholds from others when it makes a file; it can only be read by setting it."""
+    """What this process withholds from others when it makes a file; it can only be read by setting it, so once."""
     withheld = os.umask(0)
     os.umask(withheld)
     return withheld
