@@ -12,7 +12,16 @@ from tests.cli.command import qkv
 from tests.cli.shell import commands, paste
 
 TASKS = ["text-to-text", "lm", "mlm", "classify", "sentiment", "pairs", "tag", "answer", "embed"]
-VERBS = [["train"], *(["train", task] for task in TASKS), ["run"], ["look"], ["runs"], ["compare"], ["models"]]
+VERBS = [
+    ["train"],
+    *(["train", task] for task in TASKS),
+    ["tokenize"],
+    ["run"],
+    ["look"],
+    ["runs"],
+    ["compare"],
+    ["models"],
+]
 
 
 def example(verb: list[str]) -> list[str]:

@@ -5,6 +5,7 @@ import os
 import pickle
 import signal
 import time
+import tracemalloc
 import warnings
 from collections.abc import Callable, Iterator
 from multiprocessing import get_context
@@ -355,3 +356,22 @@ def test_ray_makes_the_same_files(shards: TokenShards, tmp_path: Path) -> None:
     shards.prepare()
     assert contents(elsewhere.folder) == contents(shards.folder)
     assert sum(one.documents for one in made) == len(TEXTS)
+
+
+def test_memory_does_not_grow_with_a_source(
+    tmp_path: Path, tokenizer: TextTokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Megabytes of text in one shard pass through some hundred kilobytes, and are opened in less."""
+    monkeypatch.setattr("qkv.data.making_tokens.ENCODED_AT_ONCE", 8)
+    size = jsonl(tmp_path, [" ".join(TEXTS)] * 1200).stat().st_size
+    assert size > 3_000_000
+    shards = TokenShards(sources_of(tmp_path / "corpus.jsonl"), tokenizer, tmp_path / "tokens")
+    most = []
+    for work in (shards.prepare, lambda: shards.documents(0).tokens[1199]):
+        tracemalloc.start()
+        work()
+        most.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert shards.file(0).stat().st_size > 1_500_000
+    assert most[0] < size / 3
+    assert most[1] < 100_000

@@ -27,7 +27,7 @@ UNKNOWN = "0" * 64  # stands where the checksum will
 CHECKSUM = "checksum"
 LONGEST_HEADER = 1 << 20  # bytes; the notes are short
 KINDS: dict[str, Any] = {"U16": np.dtype("<u2"), "I32": np.dtype("<i4"), "I64": np.dtype("<i8")}
-BLOCK = 1 << 22
+BLOCK = 1 << 18
 
 
 class DamagedTokens(QkvError):
@@ -144,7 +144,7 @@ def _header(stream: BinaryIO) -> tuple[dict[str, Any], int]:
         raise _Damage("is no file of tokens")
     content = stream.read(length)
     try:
-        header = json.loads(content)
+        header = json.loads(content.decode())
     except (ValueError, RecursionError):
         raise _Damage("is cut short or edited: its header is no JSON") from None
     notes = header.get("__metadata__") if isinstance(header, dict) else None
