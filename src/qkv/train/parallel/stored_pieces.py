@@ -97,13 +97,13 @@ class StoredTensors(Mapping[str, Tensor]):
     """The tensors of some files by name. None is read before it is asked for, and no more of it than that."""
 
     def __init__(self, files: Sequence[Path]) -> None:
-        self.origin: Path | str = files[0] if len(files) == 1 else f"{files[0]} and {len(files) - 1} files beside it"
+        self.origin = files[0] if len(files) == 1 else files[0].parent
         self._entries: dict[str, _Entry] = {}
         for file in files:
             self._add(file)
         for name, entry in self._entries.items():
             if not entry.is_whole():
-                raise QkvError(f"{self.origin} hold pieces of {name} that do not make it whole; one may be missing.")
+                raise QkvError(f"{self.origin} holds pieces of {name} that do not make it whole; one may be missing.")
 
     def _add(self, file: Path) -> None:
         with _reading(file) as opened:
