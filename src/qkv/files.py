@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 # What a failing write raises: safetensors reports a full disk by its own error.
 WRITE_ERRORS = (OSError, SafetensorError)
+HALF = re.compile(r"\\u[dD][89a-fA-F]")  # how JSON spells a half of a sign that takes two
 
 
 @contextmanager
@@ -81,7 +83,11 @@ def read_json(file: Path) -> Any:
 def json_of(content: bytes | str, origin: Path) -> Any:
     """The value that a JSON text tells; what is wrong with another text, in one sentence."""
     try:
-        return json.loads(content if isinstance(content, str) else content.decode("utf-8"))
+        text = content if isinstance(content, str) else content.decode("utf-8")
+        value = json.loads(text)
+        if HALF.search(text):  # without its other half it is no text, and could not be written again
+            json.dumps(value, ensure_ascii=False).encode("utf-8")
+        return value
     except RecursionError as error:
         raise QkvError(f"The file {origin} is not JSON to be read here: it nests values too deeply.") from error
     except ValueError as error:  # not JSON, not UTF-8, or a number of thousands of digits

@@ -114,7 +114,7 @@ def read_config(file: Path, command: str, groups: Mapping[str, Sequence[str]], k
     values: dict[str, Any] = {}
     for spelled, value in _dotted(found, groups):
         group, _, name = spelled.replace("-", "_").rpartition(".")
-        if name not in (groups[group] if group else known) or name in OF_A_SESSION:
+        if name not in (groups.get(group, ()) if group else known) or name in OF_A_SESSION:
             options = [each for each in known if each not in OF_A_SESSION]
             behind = [f"{group}.{each}" for group, names in groups.items() for each in names if each in options]
             meant = nearest_or_all(spelled, behind if group else [*options, *groups])

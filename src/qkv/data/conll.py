@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from qkv.data.columns import SHOWN
-from qkv.data.records import BYTE_ORDER_MARK, NO_UTF8, OPENERS, open_bytes
+from qkv.data.records import BYTE_ORDER_MARK, NO_UTF8, OPENERS, lines_of, open_bytes
 from qkv.data.table import Problem
 
 SUFFIXES = (".conll", ".iob", ".iob2", ".bio")
@@ -54,7 +54,7 @@ def _lines(file: str) -> Iterator[tuple[int, str | None]]:
     """Numbered lines, None for one that is no UTF-8, and a blank one at the end."""
     line = 0
     with open_bytes(file) as stream:
-        for line, content in enumerate(stream, start=1):
+        for line, content in enumerate(lines_of(stream, file), start=1):
             try:
                 yield line, (content.removeprefix(BYTE_ORDER_MARK) if line == 1 else content).decode()
             except UnicodeDecodeError:

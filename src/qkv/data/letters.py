@@ -120,10 +120,13 @@ def _object(file: Path) -> dict[str, Any]:
     return found
 
 
-def _token(notes: Mapping[str, Any], key: str, usual: str) -> Any:
-    """A special token, which may be written with how it is stripped."""
+def _token(notes: Mapping[str, Any], key: str, usual: str) -> str | None:
+    """A special token, which may be written with how it is stripped; None: there is none."""
     given = notes.get(key, usual)
-    return given.get("content") if isinstance(given, dict) else given
+    token = given.get("content") if isinstance(given, dict) else given
+    if token is not None and not isinstance(token, str):
+        raise QkvError(f"The notes beside the letters give {token!r} as {key}, which should be a text.")
+    return token
 
 
 def _in_order(file: Path, vocabulary: Any) -> tuple[str, ...]:

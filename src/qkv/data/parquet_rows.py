@@ -36,7 +36,7 @@ def parquet_file(stream: BinaryIO, file: str) -> Iterator[Any]:
         table = parquet.ParquetFile(stream)
         header(table.schema_arrow.names, file)
         yield table
-    except (pyarrow.ArrowException, OSError) as error:
+    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
         raise QkvError(f"{file} is not a whole parquet file: {str(error).splitlines()[0]}") from error
 
 
@@ -57,3 +57,5 @@ def parquet_row(batch: Any, row: int, line: int) -> Record:
         return Record(line, {name: batch.column(name)[row].as_py() for name in batch.schema.names})
     except UnicodeDecodeError:
         return Record(line, reason="the row is not valid UTF-8")
+    except (ValueError, OverflowError) as error:  # such as a date that Python has no number for
+        return Record(line, reason=f"the row holds a value that cannot be read ({error})")

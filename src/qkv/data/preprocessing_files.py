@@ -239,9 +239,9 @@ def _flag(config: Mapping[str, Any], key: str, absent: bool, file: Path | str) -
 
 
 def _filter(number: Any, file: Path | str) -> str:
-    if number not in FILTER_NUMBERS:
+    if not isinstance(number, int | float) or number not in FILTER_NUMBERS:
         raise QkvError(f"{file} has resample {number!r}; it should be from 0 to {max(FILTER_NUMBERS)}.")
-    return FILTER_NUMBERS[number]
+    return FILTER_NUMBERS[int(number)]
 
 
 def _pixels(value: Any, key: str, file: Path | str) -> int:

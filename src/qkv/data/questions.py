@@ -122,7 +122,7 @@ def _read_squad(file: str) -> Questions:
     with open_bytes(file) as stream:
         content = stream.read()
     try:
-        items = list(_squad_items(json.loads(content)))
+        items = list(_squad_items(json.loads(content.decode("utf-8-sig"))))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise QkvError(
             f"{file} does not hold questions as SQuAD does, data > paragraphs > qas ({error}): give such a file, or a "

@@ -11,7 +11,7 @@ import lzma
 import sys
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, cast
@@ -25,6 +25,7 @@ STANDARD_INPUT = "-"
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 OPENERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".xz": lzma.open}
 NO_UTF8 = "the line is not valid UTF-8"
+LONGEST_LINE = 2**26  # bytes; a packed file of a megabyte can unpack to a line of gigabytes
 
 
 Reader = Callable[[BinaryIO, str, Sequence[str] | None], Iterator[Record]]
@@ -57,9 +58,21 @@ def format_of(file: str) -> str | None:
     return SUFFIXES.get(path.suffix.lower())
 
 
+def lines_of(stream: Iterable[bytes], file: str) -> Iterator[bytes]:
+    """The lines of a file, of a length that a table has; or lines that others found, as they are."""
+    readline = getattr(stream, "readline", None)
+    if readline is None:
+        yield from stream
+        return
+    while line := readline(LONGEST_LINE + 1):
+        if len(line) > LONGEST_LINE:
+            raise QkvError(f"{file} has a line of more than {LONGEST_LINE >> 20} MiB: it is no table.")
+        yield line
+
+
 def read_tsv(stream: BinaryIO, file: str, names: Sequence[str] | None) -> Iterator[Record]:
     """Plain tab-separated lines. No quoting: a quotation mark is an ordinary character of the text."""
-    for line, content in enumerate(stream, start=1):
+    for line, content in enumerate(lines_of(stream, file), start=1):
         if line == 1:
             content = content.removeprefix(BYTE_ORDER_MARK)
         try:
@@ -107,7 +120,7 @@ def read_csv(stream: BinaryIO, file: str, names: Sequence[str] | None) -> Iterat
     A quote that is opened and not rightly closed spoils its own line only: reading goes on with the line after it.
     """
     # Bytes that are not UTF-8 become surrogates here and are found again in the fields they ended up in.
-    decoded = (content.decode(errors="surrogateescape") for content in stream)
+    decoded = (content.decode(errors="surrogateescape") for content in lines_of(stream, file))
     lines = Lines(text.removeprefix("\ufeff") if i == 0 else text for i, text in enumerate(decoded))
     rows = csv.reader(lines, strict=True)
     line = 1
@@ -143,7 +156,7 @@ def read_jsonl(stream: BinaryIO, file: str, names: Sequence[str] | None) -> Iter
         raise QkvError(
             f"{file} holds JSON objects, which name their own columns: give no --names (in Python, names=) for it."
         )
-    for line, content in enumerate(stream, start=1):
+    for line, content in enumerate(lines_of(stream, file), start=1):
         if line == 1:
             content = content.removeprefix(BYTE_ORDER_MARK)
         try:

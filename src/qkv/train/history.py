@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import shlex
+import sys
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,6 +29,7 @@ NUMBERS = (
     "tokens", "flops", "seconds", "wall_seconds", "loss", "learning_rate", "gradient_norm", "tokens_per_second",
     "flops_utilisation", "data_wait", "data_wait_share", "peak_memory",
 )  # fmt: skip
+LARGEST = sys.float_info.max
 STATES = ("running", "finished", "stopped", "failed")
 NOT_RUNS = ("checkpoints", "tensorboard")  # folders that a run makes inside its own
 
@@ -185,7 +186,7 @@ def _is_record(record: Any) -> bool:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value)
+    return isinstance(value, int | float) and -LARGEST <= value <= LARGEST  # what is no number is neither
 
 
 def _options(file: Path) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any, Self
 from torch import nn
 
 from qkv.errors import QkvError
-from qkv.files import WRITE_ERRORS, drop_leftovers, read_json, write_json, write_whole
+from qkv.files import WRITE_ERRORS, drop_leftovers, read_bytes, read_json, write_json, write_whole
 from qkv.train.checkpoint import Checkpoints
 from qkv.train.interrupts import Interrupted
 from qkv.train.origin import CONFIGURATION, current_origin
@@ -143,10 +143,9 @@ class RunFolder:
         file = self.folder / "metrics.jsonl"
         if not file.exists():
             return []
-        lines = file.read_text(encoding="utf-8").split("\n")
         try:
-            return [json.loads(line) for line in lines[:-1]]
-        except json.JSONDecodeError as error:
+            return [json.loads(line) for line in read_bytes(file).decode("utf-8").split("\n")[:-1]]
+        except (ValueError, RecursionError) as error:
             raise QkvError(f"The file {file} holds a line that is not JSON ({error}).") from error
 
     def records_end(self) -> int:

@@ -7,7 +7,8 @@ what is about other things, such as bookkeeping.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -95,6 +96,16 @@ NEVER: dict[str, tuple[Any, ...]] = {
 }
 
 
+@contextmanager
+def _of_the_right_kind(config: Mapping[str, Any], keys: Set[str]) -> Iterator[None]:
+    """A list where a number should be shows when it is computed with, and is a sentence."""
+    try:
+        yield
+    except (TypeError, ValueError, KeyError, IndexError, AttributeError, ArithmeticError) as error:
+        said = ", ".join(f"{key} {config[key]!r:.80}" for key in sorted(keys & config.keys()))
+        raise QkvError(f"The config.json has {said or 'too little'}, of which no model can be made.") from error
+
+
 @dataclass(frozen=True)
 class ConfigMap:
     """The keys of one family's `config.json`."""
@@ -129,10 +140,15 @@ class ConfigMap:
             raise QkvError(f"The config.json has keys that could change what {self.name} computes: {listed}.")
         if absent := [size.theirs for size in self.sizes if size.absent is REQUIRED and size.theirs not in config]:
             raise QkvError(f"The config.json lacks {', '.join(sorted(absent))}.")
-        sizes = {size.ours: size.to_ours(config.get(size.theirs, size.absent)) for size in self.sizes}
+        sizes: dict[str, Any] = {}
+        for size in self.sizes:
+            with _of_the_right_kind(config, {size.theirs}):
+                sizes[size.ours] = size.to_ours(config.get(size.theirs, size.absent))
         for keys in self.together:
-            sizes |= keys.read(config)
-        return self.complete(sizes)
+            with _of_the_right_kind(config, keys.theirs):
+                sizes |= keys.read(config)
+        with _of_the_right_kind(config, ours):
+            return self.complete(sizes)
 
     def write(self, sizes: Any) -> dict[str, Any]:
         """Their `config.json` for our sizes."""
