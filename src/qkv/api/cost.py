@@ -59,6 +59,7 @@ def cost(
     device: str | DeviceProfile = "auto",
     steps: int | None = None,
     accumulate: int = 1,
+    recompute: bool = False,
     forward_only: bool = False,
     optimizer: MakeOptimizer = partial(adamw, weight_decay=0.1),  # noqa: B008 (never changed)
 ) -> Cost:
@@ -68,18 +69,12 @@ def cost(
     `device` is a device that was measured, such as `h200`, or `cpu`, `cuda` or `auto` for this machine's own; where
     none was measured, times are None. With `forward_only` nothing is learned: a pass as in an evaluation.
     """
-    if isinstance(model, nn.Module):
-        network = model
-    else:
-        with torch.device("meta"), Unfilled():
-            network = new_model(model, sizes, head, attention, length)
-    if isinstance(model, nn.Module) and (head is not None or attention is not None or sizes != DESK):
-        raise QkvError("A model that exists is what it is: give a model, or a family with sizes, head and attention.")
+    if forward_only and recompute:
+        raise QkvError("A pass that learns nothing keeps nothing for the way back: leave out recompute.")
+    network = priced_model(model, sizes, head, attention, length)
     place, profile, name = find_device(device)
     objective, batch = typical_step(network, rows, length, target_length)
-    settings = TrainSettings(
-        steps=steps or 1, precision=precision, device="cpu", accumulate=accumulate  # type: ignore[arg-type]
-    )  # fmt: skip
+    settings = settings_of(steps, precision, accumulate, recompute)
     return predict(
         network,
         with_expert_losses(network, objective),
@@ -90,6 +85,28 @@ def cost(
         optimizer=None if forward_only else optimizer,
         device=name,
     )
+
+
+def priced_model(
+    model: nn.Module | str,
+    sizes: Sizes,
+    head: HeadChoice | None,
+    attention: AttentionChoice | str | None,
+    length: int | None,
+) -> nn.Module:
+    """The model that exists, or one of a family without numbers."""
+    if isinstance(model, str):
+        with torch.device("meta"), Unfilled():
+            return new_model(model, sizes, head, attention, length)
+    if head is not None or attention is not None or sizes != DESK:
+        raise QkvError("A model that exists is what it is: give a model, or a family with sizes, head and attention.")
+    return model
+
+
+def settings_of(steps: int | None, precision: str, accumulate: int, recompute: bool) -> TrainSettings:
+    return TrainSettings(
+        steps=steps or 1, precision=precision, device="cpu", accumulate=accumulate, recompute=recompute  # type: ignore
+    )  # fmt: skip
 
 
 def find_device(device: str | DeviceProfile) -> tuple[torch.device, DeviceProfile | None, str]:

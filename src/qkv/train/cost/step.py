@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import fields, replace
 from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from torch.optim import Optimizer
 
 from qkv.errors import QkvError
@@ -78,10 +80,32 @@ def trace_step(
         for parameter in parameters:
             parameter.register_post_accumulate_grad_hook(lambda each: tracer.own([each.grad], "gradients"))
         calls.during_backward = lambda: tracer.during(BACKWARD)
-        with tracer.during(UPDATE):
+        with tracer.during(UPDATE), _recomputing(shapes, settings):
             return stepper.update(AlwaysThis(here, place)).count  # type: ignore[arg-type]
 
     return _traced(step, model, batch, place, attention, workspace)
+
+
+def trace_update(
+    model: nn.Module, optimizer: MakeOptimizer, settings: TrainSettings, place: torch.device
+) -> tuple[Trace, int]:
+    """What is done to weights when their gradients are there, and the bytes that the optimizer keeps."""
+
+    def step(tracer: Tracer, calls: DeviceCalls, shapes: nn.Module, here: Batch) -> int:
+        made = optimizer(shapes)
+        parameters = [parameter for group in made.param_groups for parameter in group["params"]]
+        for parameter in parameters:
+            parameter.grad = torch.empty_like(parameter)
+        made.step()
+        kept = [value for state in made.state.values() for value in state.values() if torch.is_tensor(value)]
+        with tracer.during(UPDATE):
+            norm = get_total_norm([parameter.grad for parameter in parameters if parameter.grad is not None])
+            if settings.clip is not None:
+                clip_grads_with_norm_(parameters, settings.clip, norm)
+            made.step()
+        return sum(value.numel() * value.element_size() for value in kept)
+
+    return _traced(step, model, None, place, ())
 
 
 def trace_forward(
@@ -106,10 +130,10 @@ def trace_forward(
 def _traced(
     step: Callable[[Tracer, DeviceCalls, nn.Module, Any], int],
     model: nn.Module,
-    batch: Batch,
+    batch: Batch | None,
     place: torch.device,
     attention: tuple[str, ...],
-    workspace: Callable[..., int] | None,
+    workspace: Callable[..., int] | None = None,
 ) -> tuple[Trace, int]:
     tracer, calls = Tracer(place, workspace), DeviceCalls(place, attention)
     generator = torch.get_rng_state()
@@ -117,7 +141,7 @@ def _traced(
         with pretending(place), own_kernels(tracer), tracer, calls.standing_in():
             shapes = shaped_copy(model, place)
             tracer.own([*shapes.parameters(), *shapes.buffers()], "weights")
-            here = _there(batch, place)
+            here = None if batch is None else _there(batch, place)
             count = step(tracer, calls, shapes, here)
             trace = tracer.trace
             del shapes, here
@@ -143,6 +167,14 @@ def _there(batch: Batch, place: torch.device) -> Batch:
         if torch.is_tensor(value) and (value.is_floating_point() or value.dim() > 2)
     }
     return replace(batch, **large)  # type: ignore[type-var]
+
+
+def _recomputing(model: nn.Module, settings: TrainSettings) -> AbstractContextManager[None]:
+    if not settings.recompute:
+        return nullcontext()
+    from qkv.train.parallel.recompute import recompute_blocks
+
+    return recompute_blocks(model)
 
 
 def _first_line(error: Exception) -> str:
