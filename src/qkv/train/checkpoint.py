@@ -119,7 +119,7 @@ class Checkpoints:
         """Until what was begun is on the disk; raises, on all ranks, where it could not be written."""
         if self._under_way is None:
             return
-        from qkv.train.parallel.distributed_save import why
+        from qkv.train.parallel.distributed_save import told, why
 
         (step, written), self._under_way = self._under_way, None
         then, self._then = self._then, None
@@ -128,17 +128,16 @@ class Checkpoints:
             if self.world is not None and self.world.first:
                 with suppress(OSError):
                     self._disk.recover()
+            if not told(error):
+                raise self._not_written(step, "another rank ended or cannot be reached", "Resume the run.") from error
             raise self._not_written(step, why(error)) from error
         if then is not None:
             then()
 
-    def _not_written(self, step: int, reason: str) -> QkvError:
+    def _not_written(self, step: int, reason: str, advice: str = "Make room there and resume the run.") -> QkvError:
         before = [self.path(older).name for older in self._disk.steps()]
         kept = f"the last one, {before[-1]}, is intact" if before else "there is none from before"
-        where = self.path(step)
-        return QkvError(
-            f"The checkpoint {where} could not be written ({reason}); {kept}. Make room there and resume the run."
-        )
+        return QkvError(f"The checkpoint {self.path(step)} could not be written ({reason}); {kept}. {advice}")
 
     def verify(self, step: int) -> dict[str, Any]:
         """Raise where a byte of a checkpoint is not what it was; returns what its `state.json` says.

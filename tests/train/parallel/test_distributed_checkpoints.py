@@ -317,8 +317,8 @@ def test_a_rank_killed_in_a_save_leaves_whole_checkpoints_only(tmp_path: Path, m
     assert newest.step == 1
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["step-00000001"]
     told = (tmp_path / "told.txt").read_text()
-    assert "step-00000002 could not be written" in told
-    assert "step-00000001, is intact" in told
+    assert "step-00000002 could not be written (another rank ended or cannot be reached); the last one, " in told
+    assert "step-00000001, is intact. Resume the run." in told
 
 
 def killed(folder: str, moment: str) -> None:

@@ -65,6 +65,11 @@ class DistributedSaver:
         return cast("Future[Any]", answer)
 
 
+def told(error: BaseException) -> bool:
+    """Whether all ranks were told why a save failed; otherwise one of them is gone."""
+    return isinstance(error, dcp.CheckpointException)
+
+
 def why(error: BaseException) -> str:
     """Why a save failed, in words; the same on all ranks that were told."""
     if isinstance(error, OSError) and error.strerror:
