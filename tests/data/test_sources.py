@@ -136,6 +136,11 @@ def test_what_cannot_be_a_corpus_is_said(tmp_path: Path) -> None:
         sources_of(tmp_path, shard_bytes=0)
     with pytest.raises(QkvError, match="holds no text"):
         sources_of(tmp_path)
+    os.mkfifo(tmp_path / "pipe.jsonl")
+    with pytest.raises(QkvError, match=r"pipe\.jsonl is a pipe or a device"):
+        sources_of(tmp_path / "pipe.jsonl")
+    with pytest.raises(QkvError, match=r"missing\.txt cannot be read: no such file"):
+        sources_of(tmp_path / "missing.txt")
     with pytest.raises(QkvError, match="not int"):
         sources_of(3)
 

@@ -19,6 +19,7 @@ from qkv.data.making_tokens import Made
 from qkv.data.reading_tokenizer import for_writing
 from qkv.data.source import Found, Source
 from qkv.data.sources import sources_of
+from qkv.data.token_files import gathering, write_token_file
 from qkv.data.token_folder import is_token_folder, open_tokens, write_list
 from qkv.data.token_shards import TokenShards, tokens_cache
 from qkv.data.tokenizer import TextTokenizer
@@ -289,6 +290,18 @@ def test_a_folder_can_be_used_without_its_texts(shards: TokenShards, tmp_path: P
     found.file(0).unlink()
     with pytest.raises(QkvError, match=r"is not in .*moved yet"):
         open_tokens(moved).documents(0)
+
+
+def test_a_foreign_folder_with_odd_notes_is_refused(shards: TokenShards) -> None:
+    """Its checksums are right and its notes are not: whoever made it did not use this library."""
+    shards.prepare()
+    write_list(shards)
+    for odd in ({}, {"problems": "[[1]]", "problem_count": "0"}, {"problems": "[]", "problem_count": "many"}):
+        with gathering(shards.folder, 300) as gathered:
+            gathered.add([[1, 2]], [3])
+            write_token_file(shards.file(0), gathered, {"key": shards.keys[0], **odd})
+        with pytest.raises(QkvError, match="its notes are not as they should be"):
+            open_tokens(shards.folder).documents(0)
 
 
 def test_a_list_that_was_edited_is_refused(shards: TokenShards) -> None:

@@ -57,8 +57,10 @@ class DatasetRows(Source):
         yield from texts_of(self._records(data), self.name, self.column, "dataset")
 
     def _records(self, data: Any) -> Iterator[Record]:
+        column = plain(data, self.column)
         for first in range(self.first, self.last, AT_ONCE):
-            for row, text in enumerate(values(data, self.column, first, min(first + AT_ONCE, self.last)), first + 1):
+            texts = column[first : min(first + AT_ONCE, self.last)][self.column]
+            for row, text in enumerate(texts, first + 1):
                 yield Record(row, {self.column: text})
 
 
@@ -73,16 +75,16 @@ def dataset_rows(data: Any, column: str, about: int) -> list[DatasetRows]:
         raise QkvError("There is no row in the data set: it needs at least one.")
     places = sorted({place * (rows - 1) // max(1, SAMPLED - 1) for place in range(SAMPLED)})
     digest = TextHash()
-    length = sum(digest.add(str(values(found, column, place, place + 1)[0])) for place in places)
+    texts = plain(found, column)
+    length = sum(digest.add(str(texts[place][column])) for place in places)
     step = max(1, about * len(places) // max(1, length))
     bounds = [(first, min(first + step, rows)) for first in range(0, rows, step)]
     return [DatasetRows(data, column, rows, digest.result()[:16], first, last) for first, last in bounds]
 
 
-def values(data: Any, column: str, first: int, last: int) -> list[Any]:
-    """The values of one column in some rows, whatever form the data set gives rows in."""
-    found: list[Any] = data.with_format(None).select_columns([column])[first:last][column]
-    return list(found)
+def plain(data: Any, column: str) -> Any:
+    """One column of a data set, whatever form it gives rows in."""
+    return data.with_format(None).select_columns([column])
 
 
 def opened(data: Any) -> Any:

@@ -11,7 +11,7 @@ from pathlib import Path
 from qkv.data.documents import ENCODED_AT_ONCE
 from qkv.data.source import Found, Source, TextHash
 from qkv.data.table import Problem
-from qkv.data.token_files import TokenFile, gathering, write_token_file
+from qkv.data.token_files import DamagedTokens, TokenFile, gathering, write_token_file
 from qkv.data.tokenizer import TextTokenizer
 from qkv.errors import QkvError
 
@@ -33,8 +33,11 @@ class Made:
 
 def made_of(file: TokenFile, told: Sequence[str] = ()) -> Made:
     tokens = file.documents.tokens
-    problems = [Problem(*problem) for problem in json.loads(file.notes["problems"])]
-    return Made(len(tokens), len(tokens.ids), problems, int(file.notes["problem_count"]), told)
+    try:
+        problems = [Problem(str(where), int(line), str(why)) for where, line, why in json.loads(file.notes["problems"])]
+        return Made(len(tokens), len(tokens.ids), problems, int(file.notes["problem_count"]), told)
+    except (KeyError, ValueError, TypeError, RecursionError) as error:
+        raise DamagedTokens(f"{file.path} is no file of tokens: its notes are not as they should be.") from error
 
 
 def make_tokens(source: Source, tokenizer: TextTokenizer, key: str, file: Path) -> None:

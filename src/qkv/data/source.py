@@ -1,9 +1,11 @@
 """What a corpus larger than memory is made of: stretches that are read alone, text by text, in any process."""
 
 import hashlib
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from stat import S_ISREG
 from typing import Any
 
 from qkv.data.records import Record
@@ -87,14 +89,17 @@ def file_stamp(file: Path) -> str:
 
 
 def file_size(file: Path) -> int:
-    return int(file_state(file).st_size)
+    return file_state(file).st_size
 
 
-def file_state(file: Path) -> Any:
+def file_state(file: Path) -> os.stat_result:
     try:
-        return file.stat()
+        state = file.stat()
     except OSError as error:
         raise QkvError(f"{file} cannot be read: {(error.strerror or str(error)).lower()}.") from error
+    if not S_ISREG(state.st_mode):
+        raise QkvError(f"{file} is a pipe or a device, which cannot be read in parts: give a file.")
+    return state
 
 
 def file_sample(file: Path, size: int) -> str:

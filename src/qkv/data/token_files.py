@@ -38,6 +38,7 @@ class DamagedTokens(QkvError):
 class TokenFile:
     """Documents whose ids stay on disk, and the notes beside them."""
 
+    path: Path
     documents: Documents
     notes: dict[str, str]
 
@@ -130,7 +131,7 @@ def open_token_file(file: Path, *, vocabulary: int, verify: bool = True) -> Toke
     tokens = TokenRows(arrays["ids"], arrays["offsets"], 0)
     if verify:
         _check(file, tokens, arrays["bytes"], vocabulary)
-    return TokenFile(Documents(tokens, arrays["bytes"]), header["__metadata__"])
+    return TokenFile(file, Documents(tokens, arrays["bytes"]), header["__metadata__"])
 
 
 class _Damage(Exception):

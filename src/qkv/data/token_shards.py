@@ -202,7 +202,8 @@ class TokenShards:
         found = self._read(number, verify=True)
         if found.notes.get("key") != self.keys[number]:
             raise DamagedTokens(f"{self.file(number)} holds the tokens of something else.")
-        if source is not None and found.notes["stamp"] != stamp and found.notes["texts"] != text_hash(source):
+        made_of(found)  # raises where that cannot be told
+        if source is not None and found.notes.get("stamp") != stamp and found.notes.get("texts") != text_hash(source):
             raise DamagedTokens(f"{self.file(number)} was made from other texts than there are now.")
         self._seen[number] = mark
         return found
