@@ -10,6 +10,7 @@ import typer
 from qkv.cli.certify import certify
 from qkv.cli.compare import compare
 from qkv.cli.config_file import TYPED
+from qkv.cli.consolidate import consolidate
 from qkv.cli.cost import cost
 from qkv.cli.export import convert, export
 from qkv.cli.layers import layers
@@ -35,6 +36,7 @@ app.command("run", short_help="Give a model its input, get its output.")(run)
 app.command("look", short_help="Draw where a model looks while it writes.")(look)
 app.command("layers", short_help="Draw what each layer of a training run did.")(layers)
 app.command("runs", short_help="List, compare and draw what was trained.")(runs)
+app.command("consolidate", short_help="Make a checkpoint the model of its run.")(consolidate)
 app.command("compare", short_help="Train variants within one budget and draw them side by side.")(compare)
 app.command("cost", short_help="Tell what a training will take before it is started.")(cost)
 app.command("export", short_help="Write a model as the reference library opens it.")(export)
