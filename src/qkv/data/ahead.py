@@ -17,6 +17,11 @@ class Ahead(Generic[Item]):
         self._outcome = pool.apply_async(compute)
         pool.close()
 
+    def is_done(self, seconds: float) -> bool:
+        """Whether it is computed, or went wrong, within so many seconds from now."""
+        self._outcome.wait(seconds)
+        return self._outcome.ready()
+
     def result(self) -> Item:
         return self._outcome.get()
 

@@ -4,15 +4,16 @@ import signal
 import traceback
 import warnings
 from collections.abc import Callable, Collection
-from concurrent.futures import Future
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from queue import SimpleQueue
-from threading import Thread
 from typing import Any, Generic, TypeVar
 from weakref import finalize
 
+from qkv.data.ahead import Ahead
 from qkv.errors import QkvError, QkvWarning
 
 Item = TypeVar("Item")
@@ -46,41 +47,36 @@ class InProcesses(Generic[Item]):
         self._patience, self._limit, self._named = patience, limit, named
         self._ahead = workers
         self._coming: dict[int, _Job[Item]] = {}
-        self._jobs: SimpleQueue[_Job[Item] | None] = SimpleQueue()
-        self._workers = [_Worker(make, self._jobs) for _ in range(workers)]
+        self._workers = [_Worker(make) for _ in range(workers)]
+        self._free: SimpleQueue[_Worker[Item]] = SimpleQueue()
+        for worker in self._workers:
+            self._free.put(worker)
         # Processes that nobody needs any more end, also where this one is itself a worker: it would wait for them.
-        finalize(self, _end, self._workers, self._jobs)
+        finalize(self, _end, self._workers)
 
     def __call__(self, number: int) -> Item:
         wanted = range(number, number + self._ahead + 1)
         for coming in wanted:
             if coming not in self._coming:
-                self._coming[coming] = _Job(coming, self._named(coming))
-                self._jobs.put(self._coming[coming])
+                self._coming[coming] = _Job(coming, self._named(coming), self._free)
         job = self._coming.pop(number)
         self._forget_all_but(wanted[1:])  # a run that went elsewhere has no more use for others
-        try:
-            return self._patiently(job)
-        except BaseException:
-            self._forget_all_but(())
-            raise
+        with ExitStack() as on_error:
+            on_error.callback(self._forget_all_but, ())
+            made = self._patiently(job)
+            on_error.pop_all()
+        return made
 
     def _forget_all_but(self, kept: Collection[int]) -> None:
         for number in [number for number in self._coming if number not in kept]:
-            self._coming.pop(number).outcome.cancel()
+            self._coming.pop(number).wanted = False
 
     def _patiently(self, job: "_Job[Item]") -> Item:
         waited = 0.0
-        while True:
-            try:
-                return job.outcome.result(self._patience)
-            except TimeoutError:
-                if job.outcome.done():  # just now, or by a time limit of the making's own
-                    return job.outcome.result()
+        while not job.outcome.is_done(self._patience):
             waited += self._patience
             if self._limit is not None and waited >= self._limit:
-                if job.process is not None:
-                    job.process.kill()
+                job.end()
                 raise QkvError(
                     f"A process hangs: {job.at} are not made after {waited:g} seconds. Mend what it reads and resume "
                     "the run."
@@ -90,49 +86,70 @@ class InProcesses(Generic[Item]):
                 QkvWarning,
                 stacklevel=2,
             )
+        return job.outcome.result()
 
 
 class _Job(Generic[Item]):
-    """Rows that are wanted."""
+    """Rows that are wanted, made by the first worker that is free."""
 
-    def __init__(self, number: int, at: str) -> None:
-        self.number = number
+    def __init__(self, number: int, at: str, free: "SimpleQueue[_Worker[Item]]") -> None:
         self.at = at  # as far as is known
-        self.outcome: Future[Item] = Future()
-        self.process: BaseProcess | None = None  # that is at it
+        self.wanted = True
+        self._worker: _Worker[Item] | None = None
+        self.outcome = Ahead(lambda: self._made(number, free))
+
+    def end(self) -> None:
+        """Of a process that is at it for too long."""
+        if self._worker is not None:
+            self._worker.end()
+
+    def _made(self, number: int, free: "SimpleQueue[_Worker[Item]]") -> Item:
+        worker = free.get()
+        try:
+            if not self.wanted:
+                raise QkvError(f"Nobody waits for {self.at} any more.")
+            self._worker = worker
+            answer = worker.answer(number, self._note)
+        finally:
+            self._worker = None
+            free.put(worker)
+        if answer is None:
+            raise QkvError(
+                f"The process that made {self.at} died: most often it was killed for want of memory. Make room and "
+                "resume the run."
+            )
+        kind, value = answer
+        if kind == FAILED:
+            raise value
+        made: Item = value
+        return made
+
+    def _note(self, at: str) -> None:
+        self.at = at
 
 
 class _Worker(Generic[Item]):
-    """A process, started when there is something to do, and the thread that talks to it."""
+    """A process, started when there is something to do, and anew where it died."""
 
-    def __init__(self, make: Callable[[int], Item], jobs: "SimpleQueue[_Job[Item] | None]") -> None:
-        self.process: BaseProcess | None = None
+    def __init__(self, make: Callable[[int], Item]) -> None:
+        self.is_over = False  # from when on no process is started
         self._make = make
-        self._jobs = jobs
-        Thread(target=self._talk, daemon=True).start()
+        self._process: BaseProcess | None = None
 
-    def _talk(self) -> None:
-        while (job := self._jobs.get()) is not None:
-            if not job.outcome.set_running_or_notify_cancel():
-                continue
-            try:
-                if self.process is None:
-                    self._start()
-                job.process = self.process
-                kind, value = self._ask(job)
-            except (EOFError, OSError):  # the other end is gone
-                self.process = None
-                kind, value = FAILED, QkvError(
-                    f"The process that made {job.at} died: most often it was killed for want of memory. Make room and "
-                    "resume the run."
-                )  # fmt: skip
-            except Exception as error:  # what was to be sent cannot be
-                kind, value = FAILED, error
-            if kind == MADE:
-                job.outcome.set_result(value)
-            else:
-                job.outcome.set_exception(value)
-            del job, value  # not held until there is more to do
+    def answer(self, number: int, note: Callable[[str], None]) -> tuple[str, Any] | None:
+        """What the process says in the end, None where it dies before; what it says to be at is noted."""
+        if self.is_over:
+            return None
+        if self._process is None:
+            self._start()
+        try:
+            self._connection.send(number)
+            while (said := self._connection.recv())[0] == AT:
+                note(said[1])
+        except (EOFError, OSError):  # the other end is gone
+            self._process = None
+            return None
+        return said[0], said[1]
 
     def _start(self) -> None:
         spawned = get_context("spawn")
@@ -140,22 +157,17 @@ class _Worker(Generic[Item]):
         process = spawned.Process(target=_serve, args=(there, self._make), daemon=True)
         process.start()
         there.close()
-        self.process = process
+        self._process = process
 
-    def _ask(self, job: "_Job[Item]") -> tuple[str, Any]:
-        self._connection.send(job.number)
-        while True:
-            kind, value = self._connection.recv()
-            if kind != AT:
-                return kind, value
-            job.at = value
+    def end(self) -> None:
+        if self._process is not None:
+            self._process.kill()
 
 
-def _end(workers: "list[_Worker[Any]]", jobs: "SimpleQueue[_Job[Any] | None]") -> None:
+def _end(workers: "list[_Worker[Any]]") -> None:
     for worker in workers:
-        jobs.put(None)
-        if worker.process is not None:
-            worker.process.kill()
+        worker.is_over = True
+        worker.end()
 
 
 _here: list[Connection] = []  # in a process that makes rows: what it says goes there
@@ -170,16 +182,17 @@ def now_at(rows: str) -> None:
 def _serve(connection: Connection, make: Callable[[int], Any]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; the loop needs rows until it has stopped
     _here.append(connection)
+    apart = ThreadPoolExecutor(1)  # whose outcomes are answers, also where something went wrong
     try:
         while True:
-            number = connection.recv()
-            try:
-                connection.send((MADE, make(number)))
-            except (BrokenPipeError, ConnectionError):
-                raise
-            except Exception as error:
+            outcome = apart.submit(make, connection.recv())
+            error = outcome.exception()
+            if error is None:
+                connection.send((MADE, outcome.result()))
+            else:
                 if not isinstance(error, QkvError):
-                    error.add_note(traceback.format_exc())
+                    error.add_note("".join(traceback.format_exception(error)))
                 connection.send((FAILED, error))
+            del outcome, error  # not held until there is more to do
     except (EOFError, BrokenPipeError, ConnectionError):  # nobody wants any more
         pass
