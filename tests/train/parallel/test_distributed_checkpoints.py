@@ -4,7 +4,7 @@ import os
 import resource
 import signal
 import threading
-from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,84 +16,14 @@ from torch.distributed.tensor._utils import compute_local_shape_and_global_offse
 
 import qkv.train.parallel.distributed_save as saving
 from qkv.errors import QkvError
-from qkv.train.average import MovingAverage, average_checkpoints, average_into
-from qkv.train.checkpoint import Checkpoint, Checkpoints
+from qkv.train.average import average_checkpoints, average_into
+from qkv.train.checkpoint import Checkpoints
 from qkv.train.checkpoint_folder import CheckpointFolder
-from qkv.train.objectives.language import LanguageLoss
-from qkv.train.optimizers import adamw, lion
 from qkv.train.parallel.pieces import pieces_of, state_pieces
-from qkv.train.parallel.team import Team, team_of
 from qkv.train.parallel.whole import whole_tensors
-from qkv.train.parallel.world import current_world
-from qkv.train.random_state import random_state
-from qkv.train.settings import TrainSettings
 from qkv.weights.save import tensors_of
 from tests.train.parallel.ranks import run_ranks
-from tests.train.parallel.steps import language_model
-
-IDS = torch.arange(24).view(2, 12)
-
-
-class Trained:
-    """A small model and its optimizer, alone or shared out, with a moving average; all the same on all ranks."""
-
-    def __init__(self, folder: Path, parallel: str = "", name: str = "gpt") -> None:
-        make, optimizer = KINDS[name]
-        self.model = make()
-        settings = TrainSettings(steps=1, device="cpu", parallel=parallel)
-        self.team: Team = team_of(current_world(), self.model, LanguageLoss(), settings)
-        self.optimizer = optimizer(self.model, learning_rate=0.01)
-        self.moving = MovingAverage(self.model, 0.75)
-        self.checkpoints = Checkpoints(folder, self.team.world, self.team.stream)
-
-    def step(self) -> None:
-        self.team.inside(lambda: self.model(IDS).square().sum()).backward()
-        self.optimizer.step()
-        self.optimizer.zero_grad()
-        self.moving.update()
-
-    def save(self, step: int) -> Path:
-        return self.checkpoints.save(
-            step,
-            model=self.model,
-            optimizer=self.optimizer,
-            average=self.moving.tensors,
-            random=random_state(),
-            state={"note": step, "rank": self.team.world.rank},
-        )
-
-    def restore(self, checkpoint: Checkpoint) -> None:
-        checkpoint.restore_model(self.model)
-        checkpoint.restore_optimizer(self.model, self.optimizer)
-        checkpoint.restore_average(self.model, self.moving.tensors)
-        checkpoint.restore_random(seed=1, stream=self.team.stream)
-
-
-def gpt() -> nn.Module:
-    """Rows that ranks do not share evenly: 37 of embeddings, and 21 of each of two tensor ranks; tied."""
-    return language_model(hidden=42)
-
-
-def with_experts() -> nn.Module:
-    return language_model(experts=4)
-
-
-KINDS: dict[str, tuple[Callable[[], nn.Module], Callable[..., torch.optim.Optimizer]]] = {
-    "gpt": (gpt, adamw),
-    "experts": (with_experts, lion),
-}
-
-
-def everything(checkpoint: Checkpoint) -> dict[str, Tensor]:
-    kinds = {"model": checkpoint.model, "optimizer": checkpoint.optimizer, "average": checkpoint.average or {}}
-    return {f"{kind}/{name}": tensor for kind, held in kinds.items() for name, tensor in held.items()}
-
-
-def check_bits(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
-    assert found.keys() == expected.keys()
-    for name, tensor in expected.items():
-        assert (found[name].dtype, found[name].shape) == (tensor.dtype, tensor.shape), name
-        assert torch.equal(found[name], tensor), name
+from tests.train.parallel.trained import IDS, KINDS, Trained, check_bits, everything
 
 
 def pass_on(folder: str, ways: list[tuple[str, str]]) -> list[tuple[bool, float]]:
@@ -125,17 +55,41 @@ def check_places(model: nn.Module) -> None:
             assert starts[name] == start, name
 
 
-def test_one_two_four_and_one_again_to_the_bit(tmp_path: Path) -> None:
-    """FSDP, replicas of it, tensor ranks under it, experts on their own ranks: all read what the one before wrote."""
-    first = {}
+@dataclass(frozen=True)
+class OnTwo:
+    """What two ranks told, who did one thing after the other: it takes long to start them."""
+
+    folder: Path
+    first: dict[str, dict[str, Tensor]]  # what one process had saved before, by kind
+    told: list[dict[str, Any]]  # of each rank
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> OnTwo:
+    folder, first = tmp_path_factory.mktemp("two"), {}
     for name in KINDS:
-        trained = Trained(tmp_path / name, name=name)
+        trained = Trained(folder / name, name=name)
         trained.step()
         trained.step()
-        torch.manual_seed(7)
         trained.save(1)
         first[name] = everything(trained.checkpoints.read(1))
-    on_two = run_ranks(2, pass_on, str(tmp_path), [("gpt", ""), ("gpt", "tensor:2"), ("gpt", "tensor:2")])
+    return OnTwo(folder, first, run_ranks(2, on_two_ranks, str(folder)))
+
+
+def on_two_ranks(folder: str) -> dict[str, Any]:
+    ways = [("gpt", ""), ("gpt", "tensor:2"), ("gpt", "tensor:2")]
+    return {
+        "drawn": pass_on(folder, ways),
+        "changed": changed_while_written(f"{folder}/changed"),
+        "seen": seen_inside(),
+        "damaged": damaged(f"{folder}/damaged"),
+        "full": full_disk(f"{folder}/full"),
+    }
+
+
+def test_one_two_four_and_one_again_to_the_bit(two: OnTwo) -> None:
+    """FSDP, replicas of it, tensor ranks under it, experts on their own ranks: all read what the one before wrote."""
+    tmp_path, first = two.folder, two.first
     ways = [("gpt", "tensor:2"), ("gpt", "replicate:2"), ("experts", ""), ("experts", "expert:2")]
     run_ranks(4, pass_on, str(tmp_path), ways)
     for name in KINDS:
@@ -153,22 +107,22 @@ def test_one_two_four_and_one_again_to_the_bit(tmp_path: Path) -> None:
         }  # fmt: skip
         check_bits(everything(alone.checkpoints.read(99)), first[name])
         check_bits(average_checkpoints([alone.checkpoints.path(1), path]), dict(tensors_of(alone.model)))
-    (sharded, tensors, again), (other_sharded, other_tensors, other_again) = on_two
+
+
+def test_random_numbers_go_on_where_the_same_ranks_do_and_begin_anew_elsewhere(two: OnTwo) -> None:
+    (sharded, tensors, again), (other_sharded, other_tensors, other_again) = (told["drawn"] for told in two.told)
     assert (sharded[0], tensors[0], again[0]) == (True, True, False), "other ranks, other streams, the same of both"
     assert sharded[1] != other_sharded[1], "ranks that see different rows draw different numbers"
     assert tensors == other_tensors, "and those that see the same, the same"
     assert again == other_again
 
 
-def test_what_is_saved_is_what_was_there_then(tmp_path: Path) -> None:
+def test_what_is_saved_is_what_was_there_then(two: OnTwo) -> None:
     """Weights change as soon as `save` returns, and nothing has been written yet."""
-    for told in run_ranks(2, changed_while_written, str(tmp_path)):
-        assert told == "waited"
-    checkpoints = Checkpoints(tmp_path / "run")
+    checkpoints = Checkpoints(two.folder / "changed")
     saved = checkpoints.read(1)
-    expected = torch.load(tmp_path / "expected.pt")
+    expected = two.told[0]["changed"]
     check_bits(dict(saved.model), expected["model"])
-    check_bits(dict(saved.optimizer), expected["optimizer"])
     assert {file.name for file in saved.folder.iterdir()} == {
         f"{kind}-0000{rank}.{ending}"
         for rank in range(2)
@@ -178,8 +132,9 @@ def test_what_is_saved_is_what_was_there_then(tmp_path: Path) -> None:
     check_bits(average_checkpoints([checkpoints.path(1), checkpoints.path(2)]), expected["mean"])
 
 
-def changed_while_written(folder: str) -> str:
-    trained = Trained(Path(folder) / "run")
+def changed_while_written(folder: str) -> dict[str, Any]:
+    """What the first rank has of the model before it changed, and of the mean of two checkpoints."""
+    trained = Trained(Path(folder))
     trained.step()
     changed = threading.Event()
     write = saving.write_share
@@ -193,7 +148,7 @@ def changed_while_written(folder: str) -> str:
     state = {piece.key: piece.tensor.clone() for piece in state_pieces(trained.model, trained.optimizer)}
     trained.save(1)
     trained.step()
-    assert not list((Path(folder) / "run").glob("step-*"))
+    assert not list(Path(folder).glob("step-*"))
     changed.set()
     trained.save(2)  # which waits for the first
     second = dict(whole_tensors(trained.model, trained.team.world))
@@ -202,22 +157,20 @@ def changed_while_written(folder: str) -> str:
     average_into(mean, [trained.checkpoints.read(step).model for step in (1, 2)])
     averaged = dict(whole_tensors(trained.model, trained.team.world))
     first = trained.checkpoints.read(1)
-    again = Trained(Path(folder) / "run")
+    saving.write_share = write
+    again = Trained(Path(folder))
     first.restore_optimizer(again.model, again.optimizer)
     check_bits({piece.key: piece.tensor for piece in state_pieces(again.model, again.optimizer)}, state)
     if trained.team.world.first:
         assert any(not torch.equal(before[name], second[name]) for name in before)  # type: ignore[arg-type]
-        torch.save(
-            {"model": before, "mean": averaged, "optimizer": dict(first.optimizer)}, Path(folder) / "expected.pt"
-        )
-    return "waited"
+    return {"model": before, "mean": averaged}
 
 
-def test_an_average_is_seen_by_the_next_pass_and_leaves_no_trace() -> None:
+def test_an_average_is_seen_by_the_next_pass_and_leaves_no_trace(two: OnTwo) -> None:
     """FSDP keeps whole what belongs to no block after a pass without gradients: that must not be used again."""
     alone = seen_inside()
-    for answers in run_ranks(2, seen_inside):
-        for found, expected in zip(answers, alone, strict=True):
+    for told in two.told:
+        for found, expected in zip(told["seen"], alone, strict=True):
             torch.testing.assert_close(found, expected)
     assert not torch.equal(alone[0], alone[1])
     assert torch.equal(alone[0], alone[2])
@@ -235,8 +188,8 @@ def seen_inside() -> list[Tensor]:
     return answers
 
 
-def test_a_damaged_file_of_one_rank_is_named_and_all_take_the_newest_whole_one(tmp_path: Path) -> None:
-    first, second = run_ranks(2, damaged, str(tmp_path))
+def test_a_damaged_file_of_one_rank_is_named_and_all_take_the_newest_whole_one(two: OnTwo) -> None:
+    first, second = (told["damaged"] for told in two.told)
     assert first[0] == second[0] == 1
     assert second[1] == [], "one rank speaks"
     assert len(first[1]) == 2
@@ -276,14 +229,14 @@ def flip(file: Path) -> None:
     file.write_bytes(bytes(content))
 
 
-def test_a_disk_that_takes_no_more_of_one_rank_is_told_by_all(tmp_path: Path) -> None:
-    for complaint, unshaped, steps in run_ranks(2, full_disk, str(tmp_path)):
+def test_a_disk_that_takes_no_more_of_one_rank_is_told_by_all(two: OnTwo) -> None:
+    for complaint, unshaped, steps in (told["full"] for told in two.told):
         assert "step-00000002 could not be written (rank 1: " in complaint
         assert "File too large" in complaint
         assert "the last one, step-00000001, is intact" in complaint
         assert "is not shaped like the parameter" in unshaped
         assert steps == [1, 3]
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["step-00000001", "step-00000003"]
+    assert sorted(file.name for file in (two.folder / "full").iterdir()) == ["step-00000001", "step-00000003"]
 
 
 def full_disk(folder: str) -> tuple[str, str, list[int]]:
