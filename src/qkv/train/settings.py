@@ -144,8 +144,13 @@ class TrainSettings:
         return device
 
     def autocast(self, device: torch.device) -> torch.autocast:
-        """Matrix products in bfloat16 where the precision says so; a fresh context each time."""
-        return torch.autocast(device.type, torch.bfloat16, enabled=self.precision == "bfloat16")
+        """Matrix products in bfloat16 where the precision says so; a fresh context each time.
+
+        Narrow copies of weights are kept until its end, for those that are used again; not where blocks are computed
+        twice to keep nothing: all of them together would be as large as half the model.
+        """
+        narrow = self.precision == "bfloat16"
+        return torch.autocast(device.type, torch.bfloat16, enabled=narrow, cache_enabled=not self.recompute)
 
 
 def _one_of(name: str, value: str, choices: tuple[str, ...]) -> None:

@@ -102,7 +102,7 @@ class DeviceCalls(TorchFunctionMode):
         wanted = torch.get_autocast_dtype(self.place.type)
         if not isinstance(x, Shaped) or not x.is_floating_point() or x.dtype in (wanted, torch.float64):
             return x
-        if not (x.is_leaf and x.requires_grad and torch.is_grad_enabled()):
+        if not (x.is_leaf and x.requires_grad and torch.is_grad_enabled() and torch.is_autocast_cache_enabled()):
             return x.to(wanted)
         if id(x) not in self.narrowed:
             self.narrowed[id(x)] = x, x.to(wanted)

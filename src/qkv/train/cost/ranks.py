@@ -253,10 +253,11 @@ def joined(messages: Sequence[Message]) -> tuple[Message, ...]:
 
 
 def _memory(passes: Trace, units: Sequence[Unit], kept: int, profile: DeviceProfile | None) -> RankMemory:
-    without = replace(passes, held={
-        number: replace(held, bytes=0 if held.owner else held.bytes) for number, held in passes.held.items()
-    })  # fmt: skip
-    peak = peak_of(without, profile.libraries if profile is not None else 0)
+    made = {  # in the step itself: what is there before are weights, and gradients that only warm an optimizer up
+        number: replace(held, bytes=0 if held.owner or held.phase is None else held.bytes)
+        for number, held in passes.held.items()
+    }
+    peak = peak_of(replace(passes, held=made), profile.libraries if profile is not None else 0)
     passing = [unit for unit in units if not unit.stays]
     staying = [unit for unit in units if unit.stays]
     return RankMemory(
