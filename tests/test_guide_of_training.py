@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from qkv.api.streamed_texts import SAMPLE_BYTES
+from qkv.api.texts_on_disk import SAMPLE_BYTES
 from qkv.cli.train_corpus import LARGE
 from qkv.data.sources import SHARD_BYTES
 from qkv.data.streaming import LIMIT, SEEN, WINDOW

@@ -9,7 +9,8 @@ from rich.console import Console
 
 from qkv.api.choices import NewTokenizer
 from qkv.api.language import train_language_model
-from qkv.api.streamed_texts import StreamedTexts, amount, stream_texts
+from qkv.api.streamed_texts import StreamedTexts, stream_texts
+from qkv.api.texts_on_disk import amount
 from qkv.api.training import read_result
 from qkv.data.plan import RowCount, TokenBudget
 from qkv.data.sources import sources_of

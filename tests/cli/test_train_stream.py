@@ -1,13 +1,16 @@
 """`qkv train lm --stream`: texts that stay on disk, mixed by weights, killed and gone on with."""
 
+import gzip
 import json
 from pathlib import Path
 
 import pytest
+import torch
 
-from tests.cli.command import qkv
+from qkv.files import read_tensors
+from tests.cli.command import Outcome, qkv
 from tests.cli.test_kill import Training, quiet_tracker
-from tests.data.some_shards import write_corpus
+from tests.data.some_shards import byte_tokenizer, write_corpus
 
 __all__ = ["quiet_tracker"]
 SMALL = [
@@ -62,6 +65,34 @@ def test_what_cannot_be_is_told(tmp_path: Path, arguments: list[str], complaint:
 def test_standard_input_is_not_streamed(tmp_path: Path) -> None:
     outcome = qkv("train", "lm", "--data", "-", "--stream", *SMALL, "--out", tmp_path / "run", stdin="text")
     assert "Standard input cannot be read in parts" in outcome.complaint
+
+
+def test_a_broken_shard_ends_the_run_and_mended_it_goes_on(tmp_path: Path) -> None:
+    """As a download that was cut short: all but its windows is as in a run that never met it."""
+    texts, tokenizer = write_corpus(tmp_path / "texts", 4, 2), tmp_path / "tokenizer.json"
+    byte_tokenizer().save(tokenizer)
+    for file in texts.iterdir():
+        (texts / f"{file.name}.gz").write_bytes(gzip.compress(file.read_bytes()))
+        file.unlink()
+    broken = sorted(texts.iterdir())[3]
+    good = broken.read_bytes()
+
+    def trained(name: str, *more: str) -> Outcome:
+        options = [*SMALL, "--tokenizer", tokenizer, "--steps", "40", "--save-every", "1", "--hold-out", "0"]
+        stream = ["--stream", "--window", "1", "--tokens", tmp_path / f"tokens of {name}"]
+        return qkv("train", "lm", "--data", texts, *stream, *options, "--out", tmp_path / name, *more)
+
+    assert trained("unbroken").code == 0
+    broken.write_bytes(good[: len(good) // 2])
+    stopped = trained("broken")
+    assert stopped.code == 2
+    assert f"The shard {broken.name}" in stopped.complaint
+    broken.write_bytes(good)
+    mended = trained("broken", "--resume")
+    assert mended.code == 0, mended.err
+    assert f"Changed since the run began: {broken.name}." in mended.err
+    one, other = (read_tensors(tmp_path / name / "model.safetensors") for name in ("unbroken", "broken"))
+    assert all(torch.equal(one[name], other[name]) for name in one)
 
 
 @pytest.mark.slow

@@ -9,15 +9,17 @@ import torch
 from qkv.api.attention import Attention, with_attention
 from qkv.api.choices import NewTokenizer, Sizes
 from qkv.api.distilling import Distillation
-from qkv.api.language_data import HowRows
+from qkv.api.language_data import HowRows, LanguageData
 from qkv.api.runs import MakeOptimizer, check_folder, parameters_of, run_training, validation
-from qkv.api.streamed_texts import StreamedTexts, corpus_of
+from qkv.api.streamed_texts import StreamedTexts
 from qkv.api.texts import about_model, chosen_tokenizer, new_text_model
+from qkv.api.texts_on_disk import SHARDS_FILE, corpus_of, tell_changes
 from qkv.data.packing import LanguageRows, pack, stream
 from qkv.data.plan import Batching, RowCount
 from qkv.data.reading_tokenizer import for_writing
 from qkv.data.tokenizer import TextTokenizer
 from qkv.errors import QkvError
+from qkv.files import write_json
 from qkv.generate.language import TextWriter
 from qkv.generate.reader import TOKENIZER_FILE
 from qkv.models.attention_choice import AttentionChoice
@@ -99,6 +101,8 @@ def train_language_model(
     marks = {"end": cutter.end, "start": cutter.start if cutter.has("start") else None}
     make = partial(rows, length=length, **marks)
     data = corpus.data(cutter, HowRows(make, length, batching, settings), say)
+    if resume and data.shards:
+        tell_changes(data.shards, folder, say)
     say(f"{data.told}; {network.family}, {parameters_of(network):,} parameters.")
     return run_training(
         writer,
@@ -115,11 +119,17 @@ def train_language_model(
         schedule=schedule,
         evaluate=validation(writer, LanguageLoss(), data.valid, evaluate),
         flops_per_token=flops_per_token or flops_per_counted_token(network, objective, data.typical),
-        leave=lambda where: cutter.save(where / TOKENIZER_FILE),
+        leave=partial(_leave, cutter, data),
         reporter=reporter,
         resume=resume,
         overwrite=overwrite,
     )
+
+
+def _leave(tokenizer: TextTokenizer, data: LanguageData, folder: Path) -> None:
+    tokenizer.save(folder / TOKENIZER_FILE)
+    if data.shards:
+        write_json(folder / SHARDS_FILE, data.shards)
 
 
 def keeps_apart(model: TextModel) -> bool:

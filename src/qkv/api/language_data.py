@@ -1,6 +1,6 @@
 """What a language model is trained on: batches, rows to validate on, and what is said of them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -28,6 +28,7 @@ class LanguageData:
     fingerprint: str
     told: str
     about: dict[str, Any] = field(default_factory=dict)
+    shards: Sequence[Mapping[str, str]] = ()  # name and key of each, where texts are on disk
 
 
 @dataclass(frozen=True)
