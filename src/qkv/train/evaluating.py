@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 
 from qkv.errors import QkvError
-from qkv.train.evaluation import Evaluate, finite_or_none
+from qkv.train.evaluation import Evaluate, finite_or_none, shared_by
 from qkv.train.random_state import preserved_random_state
 from qkv.train.session import Session
 
@@ -33,7 +33,7 @@ def figures_of(session: Session, evaluate: Evaluate, weights: AbstractContextMan
     uncompiled = torch.compiler.set_stance("force_eager")
     with session.stopwatch.paused(), preserved_random_state(), torch.no_grad(), weights, uncompiled:
         session.model.eval()
-        with session.settings.autocast(session.device):
+        with session.settings.autocast(session.device), shared_by(session.team):
             measured = session.team.inside(lambda: evaluate(session.model))
             figures = session.team.figures({name: float(value) for name, value in measured.items()})
         session.model.train()

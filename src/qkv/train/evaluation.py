@@ -1,7 +1,9 @@
 """Validation by the objective itself: mean loss and perplexity over held-out batches."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, Protocol
 
 import torch
@@ -9,6 +11,10 @@ from torch import Tensor, nn
 
 from qkv.errors import QkvError
 from qkv.train.objectives.loss import Batch, Loss
+from qkv.train.parallel.team import Team
+
+# Who evaluates together; the loop says it, for what is evaluated was put together before there was a team.
+SHARED_BY: ContextVar[Team] = ContextVar("shared by", default=Team())  # noqa: B039 (never changed)
 
 # What the loop calls now and then: named figures of a model.
 Evaluate = Callable[[nn.Module], Mapping[str, float]]
@@ -23,7 +29,8 @@ class Measure(Protocol):
 class ValidationLoss:
     """A function of the model for the loop's `evaluate`: the mean of all that the objective measures, and perplexity.
 
-    `batches` is walked again at each evaluation, so it must be a list or the like.
+    `batches` is walked again at each evaluation, so it must be a list or the like. Ranks share it out, each of them
+    measuring some batches.
     """
 
     def __init__(self, objective: Measure, batches: Iterable[Batch]) -> None:
@@ -31,19 +38,32 @@ class ValidationLoss:
         self.batches = batches
 
     def __call__(self, model: nn.Module) -> dict[str, float]:
-        device = next(model.parameters()).device
+        device, team = next(model.parameters()).device, SHARED_BY.get()
         totals: dict[str, Tensor] = {}
         counts: dict[str, int] = {}
-        for batch in self.batches:
+        for batch, counts_here in team.measured_here(self.batches):
             for name, loss in self.objective.measure(model, batch.to(device)).items():
-                totals[name] = totals[name] + loss.total if name in totals else loss.total
-                counts[name] = counts.get(name, 0) + loss.count
+                total = loss.total if counts_here else torch.zeros_like(loss.total)
+                totals[name] = totals[name] + total if name in totals else total
+                counts[name] = counts.get(name, 0) + (loss.count if counts_here else 0)
         if not totals:
             raise QkvError("There is no batch to validate on; the validation data must hold at least one example.")
-        means = {name: float(total.double()) / max(1, counts[name]) for name, total in totals.items()}
+        counted = dict(zip(counts, team.summed(list(counts.values())), strict=True))
+        sums = dict(zip(totals, team.total(torch.stack(list(totals.values()))).double().tolist(), strict=True))
+        means = {name: total / max(1, counted[name]) for name, total in sums.items()}
         if "nll" in means:
             means["perplexity"] = torch.tensor(means["nll"], dtype=torch.float64).exp().item()
         return means
+
+
+@contextmanager
+def shared_by(team: Team) -> Iterator[None]:
+    """Inside, these ranks evaluate together."""
+    before = SHARED_BY.set(team)
+    try:
+        yield
+    finally:
+        SHARED_BY.reset(before)
 
 
 def finite_or_none(figures: Mapping[str, float]) -> dict[str, float | None]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import pytest
@@ -10,9 +11,15 @@ from torch import nn
 
 from qkv.errors import QkvError
 from qkv.parts.routing import Router
+from qkv.train.evaluation import ValidationLoss, shared_by
+from qkv.train.objectives.expert_losses import with_expert_losses
+from qkv.train.objectives.language import LanguageLoss
 from qkv.train.optimizers import adafactor, adamw_8bit, lion, muon
+from qkv.train.parallel.team import team_of
+from qkv.train.parallel.world import current_world
+from qkv.train.settings import TrainSettings
 from tests.train.parallel.ranks import run_ranks
-from tests.train.parallel.steps import language_model, train_a_little
+from tests.train.parallel.steps import language_model, some_batches, train_a_little
 
 
 def same(ranks: int, parallel: str = "", make: Callable[[], nn.Module] = language_model, **settings: Any) -> None:
@@ -81,3 +88,20 @@ def test_optimizers_that_need_what_no_rank_has_are_refused() -> None:
     for said in run_ranks(2, refused):
         assert [text.split()[0] for text in said] == ["Adafactor", "AdamW8bit", "Muon"]
         assert all("take one of Adam, AdamW" in text for text in said)
+
+
+def measured(make: Callable[[], nn.Module], parallel: str) -> dict[str, float]:
+    """Figures of batches of unequal size, of which there are fewer in the last turn than ranks."""
+    model, settings = make(), TrainSettings(steps=1, device="cpu", parallel=parallel)
+    objective = with_expert_losses(model, LanguageLoss())
+    team = team_of(current_world(), model, objective, settings)
+    batches = list(islice(some_batches(), 5))
+    with torch.no_grad(), shared_by(team):
+        return team.inside(lambda: ValidationLoss(objective, batches)(model.eval()))
+
+
+@pytest.mark.parametrize(("make", "parallel"), [(language_model, "context:2"), (with_experts, "expert:2")])
+def test_figures_of_batches_that_ranks_share_out(make: Callable[[], nn.Module], parallel: str) -> None:
+    alone = measured(make, "")
+    for figures in run_ranks(4, measured, make, parallel):
+        assert figures == pytest.approx(alone, rel=1e-5)

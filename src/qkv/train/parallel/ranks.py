@@ -1,7 +1,7 @@
 """A team of several ranks: the model shared out among them, and what they tell each other at each step."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from signal import SIGINT, SIGTERM, Signals
 from typing import Any, TypeVar
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from qkv.errors import QkvError
+from qkv.parts.experts import Mixture
 from qkv.train.objectives.loss import Objective
 from qkv.train.optimizers.orthogonal import Muon
 from qkv.train.optimizers.signs import Lion
@@ -50,6 +51,7 @@ class Ranks(Team):
         if self.meshes.tensor is not None:
             divide_tensors(model, self.meshes.tensor)
         self._balance = share_balance(model, self.meshes.counted)
+        self._has_experts = any(isinstance(module, Mixture) for module in model.modules())
         self._sharded = shard(model, self.meshes.sharded)
 
     def _check(self, objective: Objective, settings: TrainSettings) -> None:
@@ -109,6 +111,22 @@ class Ranks(Team):
 
     def total(self, sums: Tensor) -> Tensor:
         return self.meshes.total(sums)
+
+    def summed(self, counts: Sequence[int]) -> list[int]:
+        return [int(count) for count in self.world.agree([count if self._counts else 0 for count in counts])]
+
+    def measured_here(self, batches: Iterable[Answer]) -> Iterator[tuple[Answer, bool]]:
+        """Each group of ranks with rows of its own takes turns; one without a batch measures the last once more.
+
+        The balance of experts is that of all tokens of a pass, and of one batch as in one process: so there all
+        measure all.
+        """
+        all_of_them, turns = list(batches), 1 if self._has_experts else self.layout.data
+        own = self.meshes.data_rank if turns > 1 else 0
+        counts = self.stream == own * self.layout.context  # ranks that share rows measure the same
+        for first in range(0, len(all_of_them), turns):
+            mine = first + own
+            yield all_of_them[min(mine, len(all_of_them) - 1)], counts and mine < len(all_of_them)
 
     def norm(self, gradients: Sequence[Tensor]) -> Tensor:
         return total_norm(gradients)

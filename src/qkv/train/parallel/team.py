@@ -1,6 +1,6 @@
 """What the training loop asks of the processes that train with it: nothing where there is one, an answer where many."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from signal import Signals
 from typing import Any, TypeVar
@@ -65,8 +65,16 @@ class Team:
         return count
 
     def total(self, sums: Tensor) -> Tensor:
-        """The sum over all ranks' tokens. []"""
+        """The sum over all ranks' tokens, of each number. […]"""
         return sums
+
+    def summed(self, counts: Sequence[int]) -> list[int]:
+        """The sum over all ranks' tokens of numbers that hosts know."""
+        return list(counts)
+
+    def measured_here(self, batches: Iterable[Answer]) -> Iterator[tuple[Answer, bool]]:
+        """Which of some batches this rank measures, and whether its figures count; ranks take as many turns each."""
+        return ((batch, True) for batch in batches)
 
     def norm(self, gradients: Sequence[Tensor]) -> Tensor:
         """Of all gradients as one vector, whoever holds them. []"""
