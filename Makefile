@@ -13,7 +13,7 @@ PYTEST := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help try test test-all lint types format docs bench checkpoints corpora clean
+.PHONY: help try test test-all fuzz lint types format docs bench checkpoints corpora clean
 
 help: ## print this list
 	@echo "make <target>, where target is one of:"
@@ -27,6 +27,9 @@ test: lint types ## lint, formatting, types and the fast tests
 
 test-all: lint types ## the same, with the slow tests
 	$(PYTEST) -m "slow or not slow"
+
+fuzz: $(VENV)/installed-test ## read a million damaged files (an hour or less); goes on where an earlier run was stopped
+	$(BIN)/python -m tests.fuzz --workers $(JOBS) --page docs/results/fuzzing.md
 
 lint: $(VENV)/installed-test ## ruff: rules and formatting
 	$(BIN)/ruff check

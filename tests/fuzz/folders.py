@@ -8,7 +8,7 @@ import lzma
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
@@ -38,7 +38,7 @@ class Seed:
     """A folder that is as it should be; `changed` are the files that get damaged."""
 
     name: str
-    files: Mapping[str, bytes]
+    files: Mapping[str, bytes] = field(repr=False)
     changed: tuple[str, ...]
 
 
@@ -109,47 +109,56 @@ def changes_of(seed: Seed, random: Random, endless: bool = True) -> dict[str, Co
 
 
 class Place:
-    """Where folders are written to be read: each seed once, its damaged files by turns."""
+    """Where folders are written to be read: each seed once, its damaged files by turns.
+
+    A folder is put in order again only when it is next damaged, and then mostly the same file is written anew.
+    """
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        self._folders: dict[tuple[str, str], Path] = {}
+        self._damaged: dict[Path, set[str]] = {}
 
     def folder(self, target: str, seed: Seed) -> Path:
-        folder = self.root / target / seed.name
-        if not folder.exists():
+        """The folder of a seed, as it was left."""
+        key = (target, seed.name)
+        if key not in self._folders:
+            self._folders[key] = folder = self.root / target.replace(" ", "-") / seed.name
             for name in seed.files:
-                put(folder / name, seed.files[name])
-        return folder
+                put(os.path.join(folder, name), seed.files[name])
+        return self._folders[key]
 
-    def damage(self, folder: Path, changes: Mapping[str, Content]) -> None:
+    def damage(self, folder: Path, seed: Seed, changes: Mapping[str, Content]) -> None:
+        """The folder of the seed with these changes and no others."""
+        for name in self._damaged.get(folder, set()) - changes.keys():
+            put(os.path.join(folder, name), seed.files[name])
         for name, content in changes.items():
-            put(folder / name, content)
-
-    def mend(self, folder: Path, seed: Seed, changes: Mapping[str, Content]) -> None:
-        for name in changes:
-            put(folder / name, seed.files[name])
+            put(os.path.join(folder, name), content)
+        self._damaged[folder] = set(changes)
 
 
-def put(file: Path, content: Content) -> None:
+def put(file: Path | str, content: Content) -> None:
     """Put at a place whatever stands there; never into a file that is mapped, always beside it."""
+    file = os.fspath(file)
     clear(file)
     if isinstance(content, bytes):
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
         try:
-            descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+            descriptor = os.open(file, flags, 0o644)
         except FileNotFoundError:
-            file.parent.mkdir(parents=True)
-            descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+            os.makedirs(os.path.dirname(file))
+            descriptor = os.open(file, flags, 0o644)
         with open(descriptor, "wb", buffering=0) as stream:
             stream.write(content)
     elif content.kind == "folder":
-        file.mkdir()
+        os.mkdir(file)
     elif content.kind == "link":
-        file.symlink_to(content.target)
+        os.symlink(content.target, file)
     elif content.kind == "pipe":
         os.mkfifo(file)
 
 
-def clear(file: Path) -> None:
+def clear(file: str) -> None:
     try:
         os.unlink(file)
     except FileNotFoundError:

@@ -67,21 +67,17 @@ def input_of(number: int, targets: Sequence[Target]) -> Input:
 
 
 def read_input(one: Input, place: Place, hook: Hook | None = None) -> Outcome:
-    """Write the damaged folder, read it, put it in order again."""
-    folder = place.folder(one.target.name.replace(" ", "-"), one.seed)
-    place.damage(folder, one.changes)
-    try:
-        return _judged(lambda: one.target.read(folder, one.seed), hook)
-    finally:
-        place.mend(folder, one.seed, one.changes)
+    """Write the damaged folder, and read it."""
+    folder = place.folder(one.target.name, one.seed)
+    place.damage(folder, one.seed, one.changes)
+    return _judged(lambda: one.target.read(folder, one.seed), hook)
 
 
 def _judged(read: Callable[[], Any], hook: Hook | None) -> Outcome:
-    before, began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
+    before, began = _peak(), time.process_time()
     kind, error, told = "loaded", None, ""
     try:
-        with _limited(), warnings.catch_warnings(), hook.watching() if hook else nullcontext():
-            warnings.simplefilter("ignore")
+        with _limited(), hook.watching() if hook else nullcontext():
             read()
     except QkvError as refusal:
         kind, told = "refused", str(refusal)
@@ -102,11 +98,16 @@ def _judged(read: Callable[[], Any], hook: Hook | None) -> Outcome:
         kind = f"forbidden: {hook.seen[-1]}"
     if hook:
         hook.seen.clear()
-    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
+    grown = (_peak() - before) * 1024
     if grown > MOST_MEMORY and kind in ("loaded", "refused"):
         kind = f"memory grew by {grown >> 20} MiB"
     trace = "" if error is None else "".join(traceback.format_exception(error, limit=-12))[-6000:]
     return Outcome(kind, seconds, "" if error is None else _where(error), trace, told)
+
+
+def _peak() -> int:
+    """Kibibytes that the process has taken at most so far; of a thread, which is asked sooner than of all of them."""
+    return resource.getrusage(getattr(resource, "RUSAGE_THREAD", resource.RUSAGE_SELF)).ru_maxrss
 
 
 def _where(error: BaseException) -> str:
@@ -128,7 +129,8 @@ def _limited() -> Iterator[None]:
 
 
 def end_what_is_slow() -> None:
-    """To be called once in a process."""
+    """To be called once in a process; nor are warnings for anyone there."""
+    warnings.simplefilter("ignore")
 
     def end(signum: int, frame: object) -> None:
         raise TooSlow(f"more than {MOST_SECONDS:g} seconds of work or {MOST_WAITING:g} of waiting")

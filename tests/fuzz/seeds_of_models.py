@@ -68,8 +68,16 @@ def published_models(folder: Path) -> Iterator[Seed]:
                 yield seed_of(place, place.name)
 
 
+def configurations(folder: Path) -> Iterator[Seed]:
+    """The `config.json` of every family alone."""
+    for make in (published_models, own_models):
+        place = folder / make.__name__
+        for seed in make(place):
+            yield Seed(f"{make.__name__}-{seed.name}", {"config.json": seed.files["config.json"]}, ("config.json",))
+
+
 def sharded_models(folder: Path) -> Iterator[Seed]:
-    for bytes_each in (4_000, 20_000):
+    for bytes_each in (4_000, 8_000):
         place = folder / f"of-{bytes_each}"
         write_gpt2(place, bytes_each)
         yield seed_of(place, place.name)

@@ -28,7 +28,11 @@ from qkv.data.sources import sources_of
 from qkv.data.table import read_table
 from qkv.data.token_folder import open_tokens
 from qkv.data.tokenizer import TextTokenizer
-from qkv.files import read_notes, read_tensors
+from qkv.errors import QkvError
+from qkv.files import read_json, read_notes, read_tensors
+from qkv.models.attention_choice import AttentionChoice
+from qkv.models.catalogue import find_family
+from qkv.models.head_choice import HeadChoice
 from qkv.models.image_model import ImageModel
 from qkv.models.sequence_to_sequence import SequenceToSequence
 from qkv.models.text_model import TextModel
@@ -36,6 +40,8 @@ from qkv.train.adapt.lora_files import load_adapter
 from qkv.train.checkpoint import Checkpoints
 from qkv.train.history import read_history
 from qkv.weights.load import load_model
+from qkv.weights.maps.catalogue import PUBLISHED
+from qkv.weights.published import _of_architecture
 from qkv.weights.sentence_folder import read_sentence_folder
 from tests.fuzz import seeds_of_corpora, seeds_of_data, seeds_of_models, seeds_of_runs, seeds_of_texts
 from tests.fuzz.folders import Content, Seed, keep_seeds, kept_seeds
@@ -73,6 +79,21 @@ def tensors(folder: Path, seed: Seed) -> None:
 
 def model(folder: Path, seed: Seed) -> None:
     use_model(load_model(folder))
+
+
+def model_configuration(folder: Path, seed: Seed) -> None:
+    """What `load_model` reads before it looks for tensors."""
+    config = read_json(folder / "config.json")
+    if not isinstance(config, dict) or not isinstance(config.get("sizes", {}), dict):
+        raise QkvError("That is no configuration of a model.")
+    if config.get("model_type") in list(PUBLISHED):
+        _of_architecture(PUBLISHED, config["model_type"], config).sizes_of(config)
+    elif isinstance(config.get("family"), str):
+        find_family(config["family"]).sizes(config.get("sizes", {}))
+        if "head" in config:
+            HeadChoice.from_config(config["head"])
+        if "attention" in config:
+            AttentionChoice.from_config(config["attention"])
 
 
 def single_file(folder: Path, seed: Seed) -> None:
@@ -165,23 +186,24 @@ def sound(folder: Path, seed: Seed) -> None:
 
 
 TARGETS = [
-    Target("tensors", 40, seeds_of_models.tensor_files, tensors),
-    Target("published models", 10, seeds_of_models.published_models, model),
-    Target("own models", 6, seeds_of_models.own_models, model),
-    Target("shards", 5, seeds_of_models.sharded_models, model),
-    Target("gguf and llama2c", 3, seeds_of_models.single_files, single_file),
-    Target("adapters", 1, seeds_of_models.adapters, adapter),
-    Target("tokenizers", 10, seeds_of_texts.tokenizers, tokenizer),
+    Target("tensors", 45, seeds_of_models.tensor_files, tensors),
+    Target("model configurations", 15, seeds_of_models.configurations, model_configuration),
+    Target("published models", 3, seeds_of_models.published_models, model),
+    Target("own models", 2, seeds_of_models.own_models, model),
+    Target("shards", 2, seeds_of_models.sharded_models, model),
+    Target("gguf and llama2c", 1.5, seeds_of_models.single_files, single_file),
+    Target("adapters", 0.3, seeds_of_models.adapters, adapter),
+    Target("tokenizers", 7, seeds_of_texts.tokenizers, tokenizer),
     Target("picture processors", 3, seeds_of_texts.picture_processors, lambda f, seed: read_preprocessing(f)),
     Target("sound processors", 3, seeds_of_texts.sound_processors, lambda f, seed: read_sound_processor(f)),
     Target("letters", 2, seeds_of_texts.letters, lambda f, seed: read_letters(f)),
     Target("sentence folders", 2, seeds_of_texts.sentence_folders, lambda f, seed: read_sentence_folder(f)),
-    Target("checkpoints", 3, seeds_of_runs.checkpoints, checkpoint, seeds_of_runs.mend_checksums),
-    Target("run folders", 4, seeds_of_runs.run_folders, run),
-    Target("configurations", 2, seeds_of_runs.configurations, configuration, named=True),
-    Target("token shards", 8, seeds_of_corpora.token_shards, token_shards, seeds_of_corpora.mend_tokens),
+    Target("checkpoints", 2, seeds_of_runs.checkpoints, checkpoint, seeds_of_runs.mend_checksums),
+    Target("run folders", 3, seeds_of_runs.run_folders, run),
+    Target("train.toml", 2, seeds_of_runs.configurations, configuration, named=True),
+    Target("token shards", 5, seeds_of_corpora.token_shards, token_shards, seeds_of_corpora.mend_tokens),
     Target("corpora", 4, seeds_of_corpora.corpora, corpus, named=True),
-    Target("tables", 6, seeds_of_data.tables, table, named=True),
+    Target("tables", 5, seeds_of_data.tables, table, named=True),
     Target("parquet", 2, seeds_of_data.parquet_tables, table, named=True),
     Target("annotations", 3, seeds_of_data.annotations, annotation, named=True),
     Target("pictures", 3, seeds_of_data.pictures, picture, named=True),

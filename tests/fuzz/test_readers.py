@@ -76,7 +76,7 @@ def tensor_headers(draw: st.DrawFn) -> tuple[dict[str, Any], bytes]:
         dtype = draw(st.sampled_from([*NUMPY, "BF16", "F4", "X"]))
         shape = draw(st.lists(st.integers(0, 3) | st.sampled_from([2**31, 2**63, -1]), max_size=3))
         width = np.dtype(NUMPY.get(dtype, "<f4")).itemsize
-        end = place + width * int(np.prod([min(side, 4) for side in shape], dtype=np.int64))
+        end = place + width * int(np.prod([max(0, min(side, 4)) for side in shape], dtype=np.int64))
         offsets = draw(st.just([place, end]) | st.lists(st.integers(-1, 70), min_size=2, max_size=2))
         header[name] = {"dtype": dtype, "shape": shape, "data_offsets": offsets}
         place = end
@@ -85,7 +85,7 @@ def tensor_headers(draw: st.DrawFn) -> tuple[dict[str, Any], bytes]:
 
 
 @given(tensor_headers(), st.sampled_from([0, 0, 0, 1, -1, 2**40]))
-@settings(SAME_EVERY_TIME, max_examples=400)
+@settings(SAME_EVERY_TIME, max_examples=200)
 def test_tensors_are_the_bytes_that_the_header_says(place: Place, made: tuple[dict[str, Any], bytes], off: int) -> None:
     header, numbers = made
     text = json.dumps(header).encode()
@@ -107,14 +107,14 @@ def test_tensors_are_the_bytes_that_the_header_says(place: Place, made: tuple[di
 
 
 @given(st.data())
-@settings(SAME_EVERY_TIME, max_examples=250)
+@settings(SAME_EVERY_TIME, max_examples=100)
 def test_configurations_of_every_family(place: Place, models: list[Seed], data: st.DataObject) -> None:
     seed = data.draw(st.sampled_from(models))
     config = json.loads(seed.files["config.json"])
     for key in data.draw(st.lists(st.sampled_from(sorted(config)), min_size=1, max_size=2)):
         config[key] = data.draw(JSON)
     folder = place.folder("models", seed)
-    place.damage(folder, {"config.json": json.dumps(config).encode()})
+    place.damage(folder, seed, {"config.json": json.dumps(config).encode()})
     try:
         load_model(folder)
     except QkvError as error:
@@ -131,7 +131,7 @@ def test_indices_name_files_beside_them_and_no_others(place: Place, shards: list
     index["weight_map"][name] = data.draw(st.sampled_from(elsewhere) | st.text(max_size=5) | JSON)
     folder = place.folder("shards", seed)
     put(place.root / "x.safetensors", next(iter(seed.files.values())))
-    place.damage(folder, {"model.safetensors.index.json": json.dumps(index).encode()})
+    place.damage(folder, seed, {"model.safetensors.index.json": json.dumps(index).encode()})
     with pytest.raises(QkvError) as error:
         load_model(folder)
     refused(error.value)
@@ -149,19 +149,17 @@ def test_tokenizers_of_every_kind(place: Place, cutters: list[Seed], data: st.Da
         content = seed.files[name]
         changed = content[:start] + data.draw(st.binary(max_size=9)) + content[start + length :]
     folder = place.folder("tokenizers", seed)
-    place.damage(folder, {name: changed})
+    place.damage(folder, seed, {name: changed})
     try:
         tokenizer = read_tokenizer(folder)
         (ids,) = tokenizer.encode(["The cat, Größe </s>"], special=True)
         tokenizer.decode(ids)
     except QkvError as error:
         refused(error)
-    finally:
-        place.mend(folder, seed, {name: b""})
 
 
 @given(st.binary(max_size=60) | st.text(max_size=40).map(str.encode), st.sampled_from(["tsv", "csv", "jsonl"]))
-@settings(SAME_EVERY_TIME, max_examples=300)
+@settings(SAME_EVERY_TIME, max_examples=200)
 def test_tables_of_any_bytes(place: Place, content: bytes, format: str) -> None:
     file = place.root / f"rows.{format}"
     put(file, content)
@@ -182,7 +180,7 @@ def test_histories_of_any_records(place: Place, runs: list[Seed], records: list[
     whole = json.loads(seed.files["run.json"])
     changed = {**whole, **described} if isinstance(described, dict) else whole
     lines = seed.files["metrics.jsonl"] + "".join(json.dumps(record) + "\n" for record in records).encode()
-    place.damage(folder, {"metrics.jsonl": lines, "run.json": json.dumps(changed).encode()})
+    place.damage(folder, seed, {"metrics.jsonl": lines, "run.json": json.dumps(changed).encode()})
     try:
         read_history(folder).curve("train/loss", "step")
     except QkvError as error:

@@ -14,7 +14,7 @@ from qkv.errors import QkvError
 def bert_tokenizer(folder: Path, config: Mapping[str, Any]) -> Tokenizer:
     """Read a `vocab.txt`: one token a line."""
     file = folder / "vocab.txt"
-    if not file.exists():
+    if not file.is_file():
         raise QkvError(f"The tokenizer in {folder} is a BERT tokenizer, but there is no vocab.txt.")
     with LibraryErrors(f"{file} is not a whole vocabulary"):
         vocabulary = models.WordPiece.read_file(str(file))

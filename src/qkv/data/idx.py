@@ -6,6 +6,7 @@ The header is two zeros, the kind of the numbers, how many sizes there are, and 
 import math
 import struct
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +16,16 @@ from qkv.errors import QkvError
 
 KINDS = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 MOST_BYTES = 2**32
+BLOCK = 2**22
+
+
+def up_to(stream: BinaryIO, most: int) -> bytes:
+    """What is left of a file, or so many bytes of it, which are not asked for before they are there."""
+    blocks: list[bytes] = []
+    while most and (block := stream.read(min(most, BLOCK))):
+        blocks.append(block)
+        most -= len(block)
+    return b"".join(blocks)
 
 
 def read_idx(file: Path | str) -> NDArray[np.generic]:
@@ -31,7 +42,7 @@ def read_idx(file: Path | str) -> NDArray[np.generic]:
         wanted = math.prod(shape) * dtype.itemsize
         if wanted > MOST_BYTES:
             raise QkvError(f"{file} says that it holds {wanted:,} bytes, more than the {MOST_BYTES:,} that are read.")
-        content = stream.read(wanted + 1)
+        content = up_to(stream, wanted + 1)
     if len(content) != wanted:
         found = "more than" if len(content) > wanted else f"{len(content):,} of"
         raise QkvError(f"{file} holds {found} the {wanted:,} bytes that its header says: it is broken.")

@@ -1,0 +1,235 @@
+"""What damaged files found, each as the smallest file that did it: once a traceback, a wait for ever or gigabytes."""
+
+import gzip
+import json
+import os
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pytest
+import torch
+from pyarrow import parquet
+
+from qkv.cli.config_file import read_config
+from qkv.cli.main import printable
+from qkv.data import records
+from qkv.data.idx import read_idx
+from qkv.data.letters import read_letters
+from qkv.data.preprocessing_files import read_preprocessing
+from qkv.data.published_tokenizer import read_tokenizer
+from qkv.data.questions import read_questions
+from qkv.data.sentencepiece import read_sentencepiece
+from qkv.data.table import read_table
+from qkv.errors import LONGEST, QkvError
+from qkv.files import checksum_of_json, read_json, read_tensors
+from qkv.train.adapt.lora_files import load_adapter
+from qkv.train.history import read_history
+from qkv.weights.load import load_model
+from tests.fuzz.folders import NoFile, Seed, put
+from tests.fuzz.seeds_of_models import adapted_model, adapters, published_models
+from tests.fuzz.seeds_of_texts import PICTURES, letters, tokenizers
+
+HUGE = 10**400  # more than any float
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Seed]:
+    torch.manual_seed(0)
+    return {seed.name: seed for seed in published_models(tmp_path_factory.mktemp("models"))}
+
+
+@pytest.fixture(scope="module")
+def cutters(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Seed]:
+    return {seed.name: seed for seed in tokenizers(tmp_path_factory.mktemp("tokenizers"))}
+
+
+def written(seed: Seed, folder: Path) -> Path:
+    for name, content in seed.files.items():
+        put(folder / name, content)
+    return folder
+
+
+def edited(file: Path, **changes: Any) -> None:
+    file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
+
+
+CONFIGS: list[tuple[str, dict[str, Any]]] = [
+    ("gpt2-language", {"activation_function": []}),
+    ("gpt2-language", {"architectures": 3}),
+    ("openai-gpt-language", {"afn": []}),
+    ("clip-plain", {"text_config": 7}),
+    ("detr-states", {"backbone_config": True}),
+    ("longformer-masked", {"attention_window": {}}),
+    ("vit-pooled", {"layer_norm_eps": HUGE}),
+    ("gpt2-language", {"n_layer": HUGE}),
+    ("t5-plain", {"num_layers": float("nan")}),
+]
+
+
+@pytest.mark.parametrize(("family", "changes"), CONFIGS, ids=[f"{name} {[*one]}" for name, one in CONFIGS])
+def test_configurations(models: dict[str, Seed], tmp_path: Path, family: str, changes: dict[str, Any]) -> None:
+    folder = written(models[family], tmp_path / "model")
+    edited(folder / "config.json", **changes)
+    with pytest.raises(QkvError):
+        load_model(folder)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="has pipes")
+@pytest.mark.parametrize("kind", [NoFile("pipe"), NoFile("link", "/dev/zero"), NoFile("folder")], ids=str)
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
+def test_what_is_no_file_is_not_waited_for(models: dict[str, Seed], tmp_path: Path, kind: NoFile, name: str) -> None:
+    folder = written(models["gpt2-language"], tmp_path / "model")
+    put(folder / name, kind)
+    with pytest.raises(QkvError, match=name):
+        load_model(folder)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="has pipes")
+@pytest.mark.parametrize(
+    ("cutter", "name"),
+    [("bert", "vocab.txt"), ("gpt2", "merges.txt"), ("t5", "spiece.model"), ("bpe", "tokenizer.json")],
+)
+def test_a_tokenizer_is_not_waited_for(cutters: dict[str, Seed], tmp_path: Path, cutter: str, name: str) -> None:
+    folder = written(cutters[cutter], tmp_path / "tokenizer")
+    put(folder / name, NoFile("pipe"))
+    with pytest.raises(QkvError):
+        read_tokenizer(folder)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="has pipes")
+@pytest.mark.parametrize("name", ["metrics.jsonl", "train.toml", "state.json"])
+def test_a_run_is_not_waited_for(tmp_path: Path, name: str) -> None:
+    (tmp_path / "run.json").write_text(json.dumps({"format": "qkv-run-1", "settings": {}, "sessions": []}))
+    put(tmp_path / name, NoFile("pipe"))
+    with pytest.raises(QkvError, match=name):
+        read_history(tmp_path)
+
+
+def test_shapes_that_torch_has_no_numbers_for(tmp_path: Path) -> None:
+    header = json.dumps({"a": {"dtype": "F32", "shape": [0, 2**63], "data_offsets": [0, 0]}}).encode()
+    put(tmp_path / "a.safetensors", struct.pack("<Q", len(header)) + header)
+    with pytest.raises(QkvError, match="not a whole safetensors file") as error:
+        read_tensors(tmp_path / "a.safetensors")
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("text", ['{"a": "\\ud800"}', '["\\uDFFF"]'])
+def test_halves_of_signs_are_no_text(tmp_path: Path, text: str) -> None:
+    (tmp_path / "a.json").write_text(text)
+    with pytest.raises(QkvError, match="not whole JSON"):
+        read_json(tmp_path / "a.json")
+    (tmp_path / "a.json").write_text('{"a": "\\ud83d\\ude00"}')
+    assert read_json(tmp_path / "a.json") == {"a": "😀"}
+
+
+def test_templates_that_are_no_text(cutters: dict[str, Seed], tmp_path: Path) -> None:
+    folder = written(cutters["bpe"], tmp_path / "tokenizer")
+    put(folder / "chat_template.jinja", b"\xed\xa0\x80")
+    with pytest.raises(QkvError, match=r"chat_template\.jinja"):
+        read_tokenizer(folder)
+
+
+@pytest.mark.parametrize(
+    "content", [b"\n\x06\n\x01a\x10\x03\x18", b"\n\x05\n\x01a\x1a\x00", b"\n\x07\n\x01a\x10\x00\x18\x01"]
+)
+def test_pieces_whose_score_is_a_number_of_another_kind(tmp_path: Path, content: bytes) -> None:
+    put(tmp_path / "spiece.model", content)
+    with pytest.raises(QkvError, match="not a whole SentencePiece model"):
+        read_sentencepiece(tmp_path / "spiece.model")
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"lora_dropout": 32}, "lora_dropout"),
+        ({"lora_dropout": float("nan")}, "lora_dropout"),
+        ({"alpha_pattern": {"([a-z._0-9]+)+!": 2}}, "may never end"),
+        ({"alpha_pattern": {".*.*.*.*.*!": 2}}, "may never end"),
+        ({"alpha_pattern": {"[": 2}}, "no regular expression"),
+    ],
+)
+def test_adapters(tmp_path: Path, changes: dict[str, Any], told: str) -> None:
+    folder = written(next(adapters(tmp_path)), tmp_path / "adapter")
+    edited(folder / "adapter_config.json", **changes)
+    with pytest.raises(QkvError, match=told):
+        load_adapter(adapted_model(), folder)
+
+
+@pytest.mark.parametrize("line", [f'{{"kind": "train", "step": {HUGE}}}', "[" * 9000, "9" * 9000])
+def test_records_beyond_numbers(tmp_path: Path, line: str) -> None:
+    (tmp_path / "run.json").write_text(json.dumps({"format": "qkv-run-1", "settings": {}, "sessions": []}))
+    (tmp_path / "metrics.jsonl").write_text(line + "\n")
+    with pytest.raises(QkvError, match=r"metrics\.jsonl"):
+        read_history(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["a = " + "[" * 9000, "a = " + "9" * 9000, 'b."x.y" = 1'])
+def test_configuration_files(tmp_path: Path, text: str) -> None:
+    (tmp_path / "train.toml").write_text(text)
+    with pytest.raises(QkvError, match=r"train\.toml"):
+        read_config(tmp_path / "train.toml", "train lm", {"b": ["steps"]}, ["steps"])
+
+
+def test_processors_of_pictures(tmp_path: Path) -> None:
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps({**PICTURES["vit"], "resample": []}))
+    with pytest.raises(QkvError, match="resample"):
+        read_preprocessing(tmp_path)
+
+
+def test_letters(tmp_path: Path) -> None:
+    folder = written(next(letters(tmp_path)), tmp_path / "some")
+    edited(folder / "tokenizer_config.json", pad_token=[])
+    with pytest.raises(QkvError, match="pad_token"):
+        read_letters(folder)
+
+
+def test_parquet_with_names_that_are_no_text(tmp_path: Path) -> None:
+    parquet.write_table(pyarrow.table({"source": ["a"]}), tmp_path / "a.parquet")
+    put(tmp_path / "b.parquet", (tmp_path / "a.parquet").read_bytes().replace(b"source", b"s\xff\xfe\xfdce"))
+    with pytest.raises(QkvError, match="not a whole parquet file"):
+        read_table(tmp_path / "b.parquet")
+
+
+def test_an_array_that_is_not_there_takes_no_memory(tmp_path: Path) -> None:
+    put(tmp_path / "a.idx", struct.pack(">4BI", 0, 0, 8, 1, 2**32 - 2) + b"some")
+    with pytest.raises(QkvError, match="holds 4 of the"):
+        read_idx(tmp_path / "a.idx")
+
+
+@pytest.mark.parametrize("name", ["a.tsv", "a.tsv.gz", "a.jsonl", "a.csv.gz"])
+def test_lines_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setattr(records, "LONGEST_LINE", 2**20)
+    content = b"a\n" + b" " * 2**22
+    put(tmp_path / name, gzip.compress(content) if name.endswith("gz") else content)
+    with pytest.raises(QkvError, match="a line of more than"):
+        read_table(tmp_path / name)
+
+
+def test_questions_in_another_encoding(tmp_path: Path) -> None:
+    """Python's parser would guess at it, and import a codec for the purpose."""
+    put(tmp_path / "squad.json", json.dumps({"data": []}).encode("utf-32"))
+    with pytest.raises(QkvError, match="SQuAD"):
+        read_questions(tmp_path / "squad.json")
+
+
+def test_checksums_of_what_no_file_of_ours_holds() -> None:
+    with pytest.raises(QkvError, match="NaN"):
+        checksum_of_json({"a": float("nan")})
+
+
+SAYS: list[Callable[[], str]] = [lambda: "a" * 10**6, lambda: "é" * 3000]
+
+
+@pytest.mark.parametrize("says", SAYS)
+def test_sentences_stay_short(says: Callable[[], str]) -> None:
+    told = str(QkvError(f"The file begins {says()} and ends."))
+    assert len(told) <= LONGEST
+    assert told.startswith("The file begins")
+    assert told.endswith("and ends.")
+
+
+def test_what_a_file_says_does_not_steer_a_terminal() -> None:
+    assert printable("a\x1b[2J\u202eé\ud800") == "a\\x1b[2J\\u202eé\\ud800"
