@@ -5,6 +5,7 @@ import json
 import os
 import re
 import signal
+import weakref
 from functools import partial
 from pathlib import Path
 
@@ -14,7 +15,7 @@ import torch
 
 from qkv.data.batches import Batches
 from qkv.data.documents import Documents
-from qkv.data.packing import LanguageBatch, pack, stream
+from qkv.data.packing import LanguageBatch, LanguageRows, pack, stream
 from qkv.data.plan import RowCount, TokenBudget
 from qkv.data.sources import sources_of
 from qkv.data.streaming import StreamedRows, Windows, chances, divided, held_out_of
@@ -133,6 +134,25 @@ def test_going_on_opens_the_window_and_the_one_behind_it(shards: TokenShards) ->
     expected = [order.shards_of(7 * 5 + section)[0] for section in (2, 3)]
     assert counting.opened[:1] == expected[:1]
     assert set(counting.opened) <= set(expected), "the second is made in the background"
+
+
+class Watched(StreamedRows):
+    """Rows that are known as long as somebody holds them."""
+
+    def rows(self, epoch: int, section: int) -> LanguageRows:
+        made = super().rows(epoch, section)
+        self.alive.append(weakref.ref(made))
+        return made
+
+
+def test_two_windows_are_held_at_most(shards: TokenShards) -> None:
+    rows = Watched(Windows(shards, PACKED, window=1, seed=3))
+    rows.alive = []
+    batches = Batches(rows, RowCount(4), seed=3, prefetch=0)
+    for _ in range(2):
+        for _ in batches:
+            assert sum(reference() is not None for reference in rows.alive) <= 2
+    assert len(rows.alive) >= 10
 
 
 def test_held_out_documents_are_the_same_wherever_they_lie(shards: TokenShards) -> None:
