@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import platform
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -26,7 +27,7 @@ HALF = re.compile(r"\\u[dD][89a-fA-F]")  # how JSON spells a half of a sign that
 @contextmanager
 def replacing(file: Path) -> Iterator[Path]:
     """A passing name to write to; at the end what stands there reaches the disk and takes the file's place at once."""
-    passing = file.with_name(f".{file.name}.{os.getpid()}-{token_hex(4)}.partial")  # no other writer's, on any machine
+    passing = file.with_name(f".{file.name}.{writer()}-{token_hex(4)}.partial")  # no other writer's, on any machine
     try:
         yield passing
         with passing.open("rb") as stream:
@@ -35,6 +36,11 @@ def replacing(file: Path) -> Iterator[Path]:
     finally:
         passing.unlink(missing_ok=True)
     sync_folder(file.parent)
+
+
+def writer() -> str:
+    """This process among those of all machines that may write to a folder: its machine, then its number."""
+    return f"{platform.node()}-{os.getpid()}"
 
 
 def drop_leftovers(folder: Path) -> None:

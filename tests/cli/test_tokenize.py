@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -144,3 +145,12 @@ def test_a_full_disk_is_one_sentence(tmp_path: Path, tokenizer: Path) -> None:
     assert not list((tmp_path / "tokens").glob("*.safetensors"))
     assert not list((tmp_path / "tokens").glob(".*.partial"))
     assert json.loads((tmp_path / "tokens" / "tokens.json").read_text())["version"] == 1
+
+
+def test_ray_is_asked_for_by_its_name(tmp_path: Path, tokenizer: Path) -> None:
+    if find_spec("ray") is not None:
+        pytest.skip("Ray is installed: tests/data/test_ray_tokens.py has it make shards")
+    given = ("--data", jsonl(tmp_path, TEXTS), "--tokenizer", tokenizer, "--out", tmp_path / "tokens")
+    outcome = qkv("tokenize", *given, "--ray")
+    assert outcome.code == 2
+    assert "pip install 'qkv[ray]'" in outcome.complaint

@@ -8,6 +8,8 @@ import tarfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from qkv.data.token_shards import TokenShards
+
 TEXTS = [f"Text {number}: the {word} sat on the mat, “{word}” – {'ü' * (number % 7)}\nand went." for number, word in
          enumerate(["cat", "dog", "hen", "owl", "fox"] * 9)]  # fmt: skip
 
@@ -75,3 +77,12 @@ FORMS: dict[str, Callable[[Path, Sequence[str]], Path]] = {
     "parquet": parquet,
     "tar": tar,
 }
+
+
+def all_rows(shards: TokenShards) -> list[list[int]]:
+    opened = [shards.documents(number).tokens for number in range(len(shards))]
+    return [tokens[row] for tokens in opened for row in range(len(tokens))]
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in folder.glob("*.safetensors")}

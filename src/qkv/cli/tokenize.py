@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from qkv.data.source import Source
     from qkv.data.tokenizer import TextTokenizer
 
+LEARNED_FROM = 16 << 20  # bytes of text, for a new tokenizer
 TENTHS = 10  # of the work, each told with a line where there is no terminal
 
 
@@ -85,7 +86,7 @@ def tokenizer_at(place: str, sources: Sequence["Source"], out: Path) -> "TextTok
     One that was learned is in the folder of the tokens, and is taken from there when the command is given again.
     """
     from qkv.api.choices import NewTokenizer
-    from qkv.api.streamed_texts import SAMPLE_BYTES, beginning
+    from qkv.api.streamed_texts import beginning
     from qkv.cli.spellings import tokenizer_of
     from qkv.data.published_tokenizer import read_tokenizer
     from qkv.data.token_folder import is_token_folder, open_tokens
@@ -99,7 +100,7 @@ def tokenizer_at(place: str, sources: Sequence["Source"], out: Path) -> "TextTok
         return found
     if is_token_folder(out):
         return open_tokens(out).tokenizer
-    texts = beginning(sources, SAMPLE_BYTES)
+    texts = beginning(sources, LEARNED_FROM)
     if not texts:
         raise QkvError("There is no document to learn a tokenizer from.")
     return found.train(texts)

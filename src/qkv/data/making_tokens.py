@@ -2,6 +2,7 @@
 
 import fcntl
 import json
+import platform
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -82,16 +83,17 @@ def alone(file: Path) -> Iterator[None]:
     with lock:
         with suppress(OSError):
             fcntl.flock(lock, fcntl.LOCK_EX)  # let go by the system, also where this process is killed
-        drop_leftovers(file)
+            drop_torn(file)
         yield
 
 
-def drop_leftovers(file: Path) -> None:
-    """Delete what processes that were killed had begun to write; old it must be, for another machine may be at it."""
-    for left in file.parent.glob(f".{file.name}.*.partial"):
-        with suppress(OSError):
-            if time.time() - left.stat().st_mtime > LEFT_BEHIND:
-                left.unlink(missing_ok=True)
+def drop_torn(file: Path) -> None:
+    """Delete what processes that were killed had begun to write: on this machine all of it, for none is at it now, and
+    what is old, for on another machine one may be."""
+    for torn in file.parent.glob(f".{file.name}.*.partial"):
+        ours = torn.name.startswith(f".{file.name}.{platform.node()}-")
+        if ours or time.time() - torn.stat().st_mtime > LEFT_BEHIND:
+            torn.unlink(missing_ok=True)
 
 
 def some_at_a_time(texts: Iterator[str]) -> Iterator[list[str]]:
