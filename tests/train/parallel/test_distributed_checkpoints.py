@@ -24,6 +24,7 @@ from qkv.train.parallel.whole import whole_tensors
 from qkv.weights.save import tensors_of
 from tests.train.parallel.ranks import run_ranks
 from tests.train.parallel.trained import IDS, KINDS, Trained, check_bits, everything
+from tests.train.test_checkpoint import flip
 
 
 def pass_on(folder: str, ways: list[tuple[str, str]]) -> list[tuple[bool, float]]:
@@ -39,6 +40,9 @@ def pass_on(folder: str, ways: list[tuple[str, str]]) -> list[tuple[bool, float]
         trained.restore(newest)
         drawn.append((newest.random is None, float(torch.rand(()))))
         check_places(trained.model)
+        whole = dict(whole_tensors(trained.model, trained.team.world))
+        if trained.team.world.first:
+            check_bits(whole, dict(newest.model))  # type: ignore[arg-type]
         trained.save(newest.step + 1)
         trained.checkpoints.retain(2, best=1)
         trained.checkpoints.wait()
@@ -89,23 +93,22 @@ def on_two_ranks(folder: str) -> dict[str, Any]:
 
 def test_one_two_four_and_one_again_to_the_bit(two: OnTwo) -> None:
     """FSDP, replicas of it, tensor ranks under it, experts on their own ranks: all read what the one before wrote."""
-    tmp_path, first = two.folder, two.first
     ways = [("gpt", "tensor:2"), ("gpt", "replicate:2"), ("experts", ""), ("experts", "expert:2")]
-    run_ranks(4, pass_on, str(tmp_path), ways)
+    run_ranks(4, pass_on, str(two.folder), ways)
     for name in KINDS:
-        alone = Trained(tmp_path / name, name=name)
+        alone = Trained(two.folder / name, name=name)
         newest = alone.checkpoints.read_newest(print)
         assert newest is not None
         assert newest.state == {"note": newest.step, "rank": 0}
         assert len(alone.checkpoints.steps()) == 3, "the newest two and the first: what is too old goes in the end"
-        check_bits(everything(newest), first[name])
+        check_bits(everything(newest), two.first[name])
         alone.restore(newest)
         alone.save(99)
         path = alone.checkpoints.path(99)
         assert {file.name for file in path.iterdir()} == {
             "model.safetensors", "optimizer.safetensors", "average.safetensors", "random.json", "state.json",
         }  # fmt: skip
-        check_bits(everything(alone.checkpoints.read(99)), first[name])
+        check_bits(everything(alone.checkpoints.read(99)), two.first[name])
         check_bits(average_checkpoints([alone.checkpoints.path(1), path]), dict(tensors_of(alone.model)))
 
 
@@ -221,12 +224,6 @@ def damaged(folder: str) -> tuple[int, list[str], list[int], str]:
     with pytest.raises(QkvError) as caught:
         trained.checkpoints.read_newest(said.append)
     return newest.step, said, steps, str(caught.value)
-
-
-def flip(file: Path) -> None:
-    content = bytearray(file.read_bytes())
-    content[-1] ^= 1
-    file.write_bytes(bytes(content))
 
 
 def test_a_disk_that_takes_no_more_of_one_rank_is_told_by_all(two: OnTwo) -> None:
