@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache
 
@@ -18,11 +19,13 @@ from qkv.models.head_choice import HeadChoice
 from qkv.parts.attention.visibility import Tokens
 from qkv.parts.position import ALiBi
 from qkv.parts.routing import Capacity, Router
+from qkv.train.compiling import compiled_blocks
 from qkv.train.objectives.expert_losses import WithExpertLosses
 from qkv.train.objectives.language import LanguageLoss
 from qkv.train.objectives.masked import PretrainingLoss
 from qkv.train.parallel.context import InStretches, SharedRows, check_context
 from qkv.train.parallel.gathered_keys import GatheredKeys
+from qkv.train.parallel.recompute import recompute_blocks
 from tests.models.small_text import small_sizes
 from tests.train.parallel.ranks import run_ranks
 from tests.train.parallel.shared_rows import POSITIONS, Case, Found, all_together, alone, kept, together
@@ -119,7 +122,7 @@ def test_attention_that_needs_whole_rows_is_refused(family: str, attention: str 
 
 def test_models_and_objectives_that_cannot_share_rows_are_refused() -> None:
     model = Case("mixtral", 8).model()
-    with pytest.raises(QkvError, match="PretrainingLoss looks at rows as a whole"):
+    with pytest.raises(QkvError, match="from which PretrainingLoss cannot be computed"):
         check_context(model, PretrainingLoss())
     with pytest.raises(QkvError, match="this is a Linear"):
         check_context(torch.nn.Linear(1, 1), LanguageLoss())
@@ -158,3 +161,21 @@ def test_one_rank_that_shares_rows_with_itself_is_one_process(alone_in_a_mesh: S
     assert found.figures["loss"] == pytest.approx(one.figures["loss"])
     for parameter, gradient in one.gradients.items():
         torch.testing.assert_close(found.gradients[parameter], gradient)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("recompute", [False, True])
+def test_blocks_are_compiled_whole(
+    alone_in_a_mesh: SharedRows, monkeypatch: pytest.MonkeyPatch, recompute: bool
+) -> None:
+    compile_ = torch.compile
+    monkeypatch.setattr(
+        torch, "compile", lambda code, dynamic: compile_(code, dynamic=dynamic, fullgraph=True, backend="aot_eager")
+    )
+    case = CASES["gpt2 in packed rows"]
+    one, model = alone(case), case.model()
+    with compiled_blocks(model), recompute_blocks(model) if recompute else nullcontext():
+        loss = InStretches(case.objective(), alone_in_a_mesh)(model, alone_in_a_mesh.part(case.batch()))
+        (loss.total / loss.count).backward()
+    for parameter, gradient in one.gradients.items():
+        torch.testing.assert_close(dict(model.named_parameters())[parameter].grad, gradient)

@@ -135,8 +135,8 @@ def check_context(model: nn.Module, objective: Any) -> None:
     task = objective.task if isinstance(objective, WithExpertLosses) else objective
     if type(task) not in (LanguageLoss, MaskedLoss):
         raise QkvError(
-            f"{type(task).__name__} looks at rows as a whole, and context ranks hold a part of each: train language or "
-            "masked language models with them, or leave context out of the layout."
+            f"Context ranks hold a part of each row, from which {type(task).__name__} cannot be computed: train "
+            "language models or masked language models, or leave context out of the layout."
         )
     if not isinstance(model, TextModel) or type(model.stack) is not Stack:
         made = type(model.stack if isinstance(model, TextModel) else model).__name__
