@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import torch
 
 from qkv.files import read_tensors
 from tests.cli.command import Outcome, qkv
-from tests.cli.test_kill import Training, quiet_tracker
+from tests.cli.test_kill import Training, moments, quiet_tracker
 from tests.data.some_shards import byte_tokenizer, write_corpus
 
 __all__ = ["quiet_tracker"]
@@ -97,18 +98,22 @@ def test_a_broken_shard_ends_the_run_and_mended_it_goes_on(tmp_path: Path) -> No
 
 @pytest.mark.slow
 def test_a_streamed_run_that_is_killed_ends_as_an_unbroken_one(tmp_path: Path) -> None:
+    """Also while texts are cut into tokens, before there is any checkpoint."""
     data = mixed(tmp_path)
-    more = ["--hold-out", "0.2", *data[4:]]
-    unbroken, killed = (Training(tmp_path / name, 30, *more) for name in ("unbroken", "killed"))
-    for training in (unbroken, killed):
+    more = ["--hold-out", "0.2", *data[4:-1]]
+    trainings = [Training(tmp_path / name, 120, *more, str(tmp_path / f"tokens-{name}")) for name in ("whole", "cut")]
+    for training in trainings:
         training.options[2:5] = data[:4]  # in place of its own
+    unbroken, killed = trainings
     unbroken.finish()
-    process = killed.start()
-    for _ in range(3):
-        killed.wait_for_save(process)
-    assert process.is_alive(), killed.log.read_text()
-    process.kill()
-    process.join()
+    for wait_first, seconds in moments(6, seed=2):
+        process = killed.start()
+        if wait_first:
+            killed.wait_for_save(process)
+        time.sleep(seconds)
+        assert process.is_alive(), killed.log.read_text()
+        process.kill()
+        process.join()
     killed.finish()
     said = killed.log.read_text()
     assert "Resuming after step" in said
