@@ -102,7 +102,9 @@ def test_what_cannot_be_is_said(more: list[str], words: str, tmp_path: Path, tok
     assert words in outcome.complaint
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow)]
+)
 def test_it_can_be_stopped_and_gone_on_with(number: signal.Signals, code: int, tmp_path: Path, tokenizer: Path) -> None:
     folder = tmp_path / "corpus"
     folder.mkdir()

@@ -64,7 +64,7 @@ LINES = st.sampled_from(
 )  # fmt: skip
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(lines=st.lists(LINES, max_size=12), ended=st.booleans(), shard_bytes=st.integers(1, 80))
 def test_no_line_is_lost_or_doubled_wherever_a_file_is_cut(
     lines: list[bytes], ended: bool, shard_bytes: int, tmp_path: Path
@@ -83,7 +83,7 @@ PIECES = st.sampled_from(
 )  # fmt: skip
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(pieces=st.lists(PIECES, max_size=30), shard_bytes=st.integers(1, 30))
 def test_no_paragraph_is_lost_or_doubled_wherever_a_file_is_cut(
     pieces: list[bytes], shard_bytes: int, tmp_path: Path
