@@ -58,7 +58,7 @@ def token_shards(folder: Path) -> Iterator[Seed]:
     shards = TokenShards(sources_of(folder / "text.jsonl", shard_bytes=200), tokenizer, folder / "tokens")
     shards.prepare()
     write_list(shards)
-    files = {file.name: file.read_bytes() for file in sorted((folder / "tokens").iterdir()) if file.is_file()}
+    files = {file.name: file.read_bytes() for file in sorted((folder / "tokens").iterdir()) if file.suffix != ".lock"}
     yield Seed("tokens", files, tuple(files))
 
 

@@ -16,6 +16,7 @@ from pyarrow import parquet
 from qkv.cli.config_file import read_config
 from qkv.cli.main import printable
 from qkv.data import records
+from qkv.data.boxes import read_coco
 from qkv.data.idx import read_idx
 from qkv.data.letters import read_letters
 from qkv.data.preprocessing_files import read_preprocessing
@@ -23,12 +24,14 @@ from qkv.data.published_tokenizer import read_tokenizer
 from qkv.data.questions import read_questions
 from qkv.data.sentencepiece import read_sentencepiece
 from qkv.data.table import read_table
+from qkv.data.tokenizer import TextTokenizer
 from qkv.errors import LONGEST, QkvError
 from qkv.files import checksum_of_json, read_json, read_tensors
 from qkv.train.adapt.lora_files import load_adapter
 from qkv.train.history import read_history
 from qkv.weights.load import load_model
 from tests.fuzz.folders import NoFile, Seed, put
+from tests.fuzz.seeds_of_data import COCO
 from tests.fuzz.seeds_of_models import adapted_model, adapters, published_models
 from tests.fuzz.seeds_of_texts import PICTURES, letters, tokenizers
 
@@ -233,3 +236,22 @@ def test_sentences_stay_short(says: Callable[[], str]) -> None:
 
 def test_what_a_file_says_does_not_steer_a_terminal() -> None:
     assert printable("a\x1b[2J\u202eé\ud800") == "a\\x1b[2J\\u202eé\\ud800"
+
+
+@pytest.mark.parametrize(
+    "notes",
+    [{"model_input_names": 7}, {"known_tokens": -1}, {"known_tokens": "x"}, {"model_max_length": float("-inf")}],
+)
+def test_notes_of_tokenizers(cutters: dict[str, Seed], tmp_path: Path, notes: dict[str, Any]) -> None:
+    folder = written(cutters["bpe"], tmp_path / "tokenizer")
+    edited(folder / "tokenizer_config.json", **notes)
+    for read in (read_tokenizer, lambda place: TextTokenizer.load(place / "tokenizer.json")):
+        with pytest.raises(QkvError):
+            read(folder)
+
+
+def test_boxes_beyond_numbers(tmp_path: Path) -> None:
+    boxed = {**COCO, "annotations": [{**COCO["annotations"][0], "bbox": [0, 0, HUGE, 5]}]}
+    (tmp_path / "coco.json").write_text(json.dumps(boxed))
+    put(tmp_path / "a.png", b"")
+    assert "not of four numbers" in str(read_coco(tmp_path / "coco.json").problems[0])

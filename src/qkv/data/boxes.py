@@ -5,13 +5,12 @@ Boxes are in pixels of the upright picture, x to the right and y down; x1 and y1
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from qkv.data.columns import label
+from qkv.data.columns import is_number, label
 from qkv.data.image_files import picture_from
 from qkv.data.images import Source
 from qkv.data.table import Problem, read_table
@@ -124,7 +123,7 @@ def coco_annotations(images: Sequence[Mapping[str, Any]], boxes: Sequence[Sequen
 
 def checked_box(name: str, numbers: Sequence[Any], probability: float = 1.0) -> Box:
     """A box that has an inside; what is wrong with another, as the rest of a sentence."""
-    if len(numbers) != 4 or not all(type(each) in (int, float) and math.isfinite(each) for each in numbers):
+    if len(numbers) != 4 or not all(is_number(each) for each in numbers):
         raise ValueError(f"has a box of {list(numbers)}, not of four numbers x0, y0, x1, y1")
     x0, y0, x1, y1 = (float(each) for each in numbers)
     if not (x0 < x1 and y0 < y1):

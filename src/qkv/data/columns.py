@@ -5,11 +5,13 @@ the value is None.
 """
 
 import math
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from qkv.data.records import is_unicode
 
+LARGEST = sys.float_info.max
 SHOWN = 40  # characters of a name or value that a message repeats
 Kind = Callable[[Any], Any]
 
@@ -45,13 +47,18 @@ def one_of(names: Sequence[str]) -> Kind:
     return kind
 
 
+def is_number(value: Any) -> bool:
+    """Says whether it is a number that a float can be; JSON has larger ones, and some that are none."""
+    return type(value) in (int, float) and -LARGEST <= value <= LARGEST
+
+
 def number(value: Any) -> float:
     """A finite number, as such or spelled out."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         value = text(value)
     try:
         result = float(value)
-    except ValueError:
+    except (ValueError, OverflowError):
         raise ValueError(f"holds {str(value)[:SHOWN]!r}, not a number") from None
     if not math.isfinite(result):
         raise ValueError(f"holds {value}, not a finite number")

@@ -5,7 +5,6 @@ Shapes: b pictures, h height, w width, p keypoints.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +16,7 @@ from torch import Tensor
 
 from qkv.data.box_rows import plain_picture
 from qkv.data.boxes import checked_box
+from qkv.data.columns import is_number
 from qkv.data.framing import Frame, frame_around, framed
 from qkv.data.image_files import picture_from
 from qkv.data.images import Source
@@ -64,8 +64,7 @@ def _points(names: Sequence[str] | None) -> Any:
         if not isinstance(value, dict) or not value:
             raise ValueError("holds no keypoints by name")
         for name, point in value.items():
-            numbers = isinstance(point, list) and len(point) == 2 and all(type(each) in (int, float) for each in point)
-            if not numbers or not all(math.isfinite(each) for each in point):
+            if not isinstance(point, list) or len(point) != 2 or not all(is_number(each) for each in point):
                 raise ValueError(f"holds {name[:40]!r} without its two numbers x, y")
             if names is not None and name not in names:
                 raise ValueError(f"holds {name[:40]!r}, which is none of {', '.join(names)}")

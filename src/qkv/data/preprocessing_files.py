@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from qkv.data.columns import is_number
 from qkv.data.preprocessing import (
     CLIP_MEAN,
     CLIP_STD,
@@ -290,6 +291,6 @@ def _normalise(config: Mapping[str, Any], kind: Kind, file: Path | str) -> Norma
 def _channels(value: Any, key: str, file: Path | str) -> tuple[float, ...]:
     value = [value] * 3 if isinstance(value, int | float) else value
     good = isinstance(value, list) and len(value) in (1, 3)
-    if not good or not all(isinstance(each, int | float) and math.isfinite(each) for each in value):
+    if not good or not all(is_number(each) for each in value):
         raise QkvError(f"{file} has {key} {value!r}; a number for each of three channels is needed, or one for greys.")
     return tuple(float(each) for each in value)

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from qkv.data.columns import is_number
 from qkv.data.sound_features import FilterBank, LogMel, SoundFeatures, WaveFeatures
 from qkv.data.spectra import FBANK_RATE, log_mel_filters
 from qkv.errors import QkvError
@@ -101,9 +102,9 @@ def write_sound_processor(folder: Path, processor: SoundFeatures) -> None:
 
 
 def _value(file: Path, key: str, value: Any, meant: type) -> Any:
-    if meant is float and type(value) is int:
+    if meant is float and is_number(value):
         value = float(value)
-    fits = type(value) is meant
+    fits = type(value) is meant and (meant is bool or is_number(value))
     if fits and (meant is int or key == "std"):
         fits = 0 < value <= 10**6
     if not fits:

@@ -36,6 +36,7 @@ USUAL_NAMES = {
 STANDS_IN = {"start": "classifier", "end": "separator"}
 # Spaces that English does not want before these, taken out in this order.
 CLEANED_UP = (" .", " ?", " !", " ,", " ' ", " n't", " 'm", " 's", " 've", " 're")
+LARGEST_VOCABULARY = 2**31
 UNLIMITED = 10**18  # published files write a number beyond this where texts may be of any length
 
 
@@ -60,15 +61,22 @@ class TokenizerNotes:
         spare = config.get("spare_rows", 0)
         if type(spare) is not int or spare < 0:
             raise QkvError(f'"spare_rows" counts rows that stand for no token, so it cannot be {spare!r}.')
+        if isinstance(longest, int | float) and not longest > 0:
+            raise QkvError(f'"model_max_length" counts tokens, so it cannot be {longest!r}.')
+        inputs, known = config.get("model_input_names") or list(cls.inputs), config.get("known_tokens")
+        if not isinstance(inputs, list) or not all(isinstance(name, str) for name in inputs):
+            raise QkvError(f'"model_input_names" must be a list of names, not {inputs!r}.')
+        if known is not None and (type(known) is not int or not 0 < known < LARGEST_VOCABULARY):
+            raise QkvError(f'"known_tokens" counts tokens, so it cannot be {known!r}.')
         return cls(
             roles={
                 role: token_text(config[key]) for role, key in PUBLISHED_KEYS.items() if config.get(key) is not None
             },
             longest=int(longest) if isinstance(longest, int | float) and longest < UNLIMITED else None,
             padding_side=str(config.get("padding_side") or "right"),
-            inputs=tuple(config.get("model_input_names") or cls.inputs),
+            inputs=tuple(inputs),
             clean_up=bool(config.get("clean_up_tokenization_spaces", False)),
-            known=config.get("known_tokens"),
+            known=known,
             spare=spare,
             chat_template=template if isinstance(template, str) else None,
         )

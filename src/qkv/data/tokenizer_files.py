@@ -7,11 +7,9 @@ from typing import Any
 
 from tokenizers import Tokenizer, models
 
-from qkv.data.token_roles import TokenizerNotes
+from qkv.data.token_roles import LARGEST_VOCABULARY, TokenizerNotes
 from qkv.errors import QkvError
 from qkv.files import json_of, read_bytes
-
-LARGEST_VOCABULARY = 2**31
 
 
 def raised_by_library(kind: type[BaseException] | None) -> bool:

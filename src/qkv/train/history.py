@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import sys
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
+from qkv.data.columns import is_number
 from qkv.errors import QkvError
 from qkv.files import read_bytes, read_json
 from qkv.train.origin import CONFIGURATION
@@ -29,7 +29,6 @@ NUMBERS = (
     "tokens", "flops", "seconds", "wall_seconds", "loss", "learning_rate", "gradient_norm", "tokens_per_second",
     "flops_utilisation", "data_wait", "data_wait_share", "peak_memory",
 )  # fmt: skip
-LARGEST = sys.float_info.max
 STATES = ("running", "finished", "stopped", "failed")
 NOT_RUNS = ("checkpoints", "tensorboard")  # folders that a run makes inside its own
 
@@ -186,7 +185,7 @@ def _is_record(record: Any) -> bool:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and -LARGEST <= value <= LARGEST  # what is no number is neither
+    return isinstance(value, bool) or is_number(value)
 
 
 def _options(file: Path) -> dict[str, Any]:
