@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from qkv.api.comparing import compare
     from qkv.api.comparison import Comparison
     from qkv.api.cost import cost
+    from qkv.api.cost_ranks import cost_of_ranks
     from qkv.api.detection_training import DetectionTraining, train_detector
     from qkv.api.distilling import Distillation, student_of
     from qkv.api.encoders import pretrain_encoder
@@ -120,6 +121,7 @@ __all__ = [
     "Variant",
     "compare",
     "cost",
+    "cost_of_ranks",
     "family_sizes",
     "fine_tune_answerer",
     "fine_tune_classifier",
@@ -207,6 +209,7 @@ _HOMES = {
     "Variant": "qkv.api.variants",
     "compare": "qkv.api.comparing",
     "cost": "qkv.api.cost",
+    "cost_of_ranks": "qkv.api.cost_ranks",
     "family_sizes": "qkv.api.families",
     "fine_tune_answerer": "qkv.api.fine_tuning",
     "fine_tune_classifier": "qkv.api.fine_tuning",

@@ -85,26 +85,25 @@ class Plans:
 
     def fitting(self, layout: Layout, recompute: bool) -> str:
         """The smallest change of a layout that does not fit with which it would."""
-        layout = layout.fitted(self.ranks)
-        for change, changed, again in self._changes(layout, recompute):
+        for changed, again in self._changes(layout.fitted(self.ranks), recompute):
             for found in self.tried(iter([changed]), again):
                 if found.fits:
-                    return f"{change} would fit: {found.memory.total / 2**30:.1f} GiB"
+                    named = [] if found.layout == str(layout.fitted(self.ranks)) else [f"--parallel {found.layout}"]
+                    named += ["--recompute"] if again and not recompute else []
+                    return f"{' with '.join(named)} would fit: {found.memory.total / 2**30:.1f} GiB"
         return "no layout of so many ranks was found that would: take more of them, fewer rows or shorter ones"
 
-    def _changes(self, layout: Layout, recompute: bool) -> Iterator[tuple[str, Layout, bool]]:
-        free = replace(layout, shard=0)
+    def _changes(self, layout: Layout, recompute: bool) -> Iterator[tuple[Layout, bool]]:
+        free = replace(layout, shard=0, replicate=1)
         if layout.replicate > 1:
-            yield f"--parallel {_spelled(replace(free, replicate=1))}", replace(free, replicate=1), recompute
-            free = replace(free, replicate=1)
-        more = "" if recompute else " with --recompute"
+            yield free, recompute
         if not recompute:
-            yield "--recompute", layout, True
+            yield layout, True
         for way in ("tensor", "context"):
             for times in (2, 4, 8, 16):
                 wider = replace(free, **{way: getattr(layout, way) * times})
                 if wider.tensor <= self.common["per_node"]:
-                    yield f"--parallel {_spelled(wider)}{more}", wider, True
+                    yield wider, True
 
 
 def cost_of_ranks(
@@ -185,8 +184,3 @@ def _powers(most: int) -> Iterator[int]:
 def _rank(found: RankCost) -> tuple[bool, float, int]:
     """Those that fit come first, then the fastest, then the smallest."""
     return found.fits is False, found.seconds or 0.0, found.memory.total
-
-
-def _spelled(layout: Layout) -> str:
-    """As it is given on the command line, where what is left over shards."""
-    return str(replace(layout, shard=0)) if str(replace(layout, shard=0)) != "shard:1" else "shard:0"

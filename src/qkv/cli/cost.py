@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from qkv.train.cost.prediction import Cost
 
 MEASURE = "qkv cost --measure"
+PER_NODE = 8
 
 
 def cost(
@@ -25,6 +26,14 @@ def cost(
     target_length: Annotated[int | None, typer.Option(min=1, help="Of a target row; else as long as a source.")] = None,
     steps: Annotated[int | None, typer.Option(min=1, help="Of the run.")] = None,
     accumulate: Annotated[int, typer.Option(min=1, help="Batches for each update.")] = 1,
+    recompute: Annotated[bool, typer.Option("--recompute", help="Blocks are computed twice and keep nothing.")] = False,
+    ranks: Annotated[int | None, typer.Option(min=2, help="So many GPUs share the rows: the plan of one.")] = None,
+    parallel: Annotated[str | None, typer.Option(help="How they share the work: tensor:8; the rest shard.")] = None,
+    per_node: Annotated[int | None, typer.Option(min=1, help="GPUs of a node; 8 if nothing is said.")] = None,
+    links: Annotated[
+        str | None, typer.Option(help="GB/s that a GPU sends: within:450,between:50, if nothing is said.")
+    ] = None,
+    suggest: Annotated[bool, typer.Option("--suggest", help="The best layouts of so many ranks.")] = False,
     precision: Annotated[str, typer.Option(help="float32 or bfloat16.")] = "float32",
     optimizer: Annotated[str, typer.Option(help="adamw, adamw8bit, muon, lion or adafactor.")] = "adamw",
     device: Annotated[str, typer.Option(help="One that was measured, such as h200, or cpu, cuda or auto.")] = "auto",
@@ -41,6 +50,7 @@ def cost(
     Example:
       qkv cost --family gpt2 --size base --rows 32 --length 1024 --steps 1000 --device h200 --precision bfloat16
       qkv cost --family gpt2 --size base --rows 1 --length 8192 --attention window:512 --device cuda
+      qkv cost --family llama --size 2-7b --rows 512 --length 4096 --ranks 512 --device h200 --precision bfloat16
     """
     if measure:
         device = measured(device)
@@ -55,21 +65,33 @@ def cost(
         raise QkvError("--forward-only learns nothing, so --optimizer does nothing: give one of the two.")
     common: dict[str, Any] = {
         "rows": rows, "length": length, "target_length": target_length, "steps": steps, "accumulate": accumulate,
-        "precision": precision, "device": device, "forward_only": forward_only,
+        "precision": precision, "device": device,
         "optimizer": chosen_optimizer(optimizer, suits_adamw=1e-3, weight_decay=0.1),
     }  # fmt: skip
     if model is not None:
         if head is not None or attention is not None or vocabulary is not None or size != "desk":
             raise QkvError("A model that exists is what it is: give --model, or --family with its size and the like.")
-        found = predicted(network_of(model), **common)
+        priced: Any = network_of(model)
     else:
         assert family is not None
-        sizes = sizes_of(family, size, vocabulary, length)
-        found = predicted(family, sizes, head=head_of(head), attention=attention, **common)
-    if as_json:
-        typer.echo(json.dumps(found.record(), indent=2))
-    else:
-        show(found, device, forward_only, steps)
+        priced, sizes = family, sizes_of(family, size, vocabulary, length)
+        common |= {"sizes": sizes, "head": head_of(head), "attention": attention}
+    if ranks is None:
+        for name, given in (("parallel", parallel), ("per-node", per_node), ("links", links), ("suggest", suggest)):
+            if given:
+                raise QkvError(f"--{name} is about several GPUs: say how many by --ranks.")
+        found = predicted(priced, **common, forward_only=forward_only, recompute=recompute)
+        if as_json:
+            typer.echo(json.dumps(found.record(), indent=2))
+        else:
+            show(found, device, forward_only, steps)
+        return
+    if forward_only:
+        raise QkvError("Plans for ranks are those of trainings: leave out --forward-only.")
+    from qkv.cli.cost_ranks import tell
+
+    common |= {"ranks": ranks, "per_node": per_node or PER_NODE, "links": links or ""}
+    tell(priced, common, parallel or "", recompute, suggest, as_json)
 
 
 def measured(device: str) -> str:
