@@ -58,6 +58,11 @@ TITLES = {
         "(`bench/measure_device.py`), beside the medians of real steps of our own training loop and the most that "
         "torch's allocator handed out.",
     ),
+    "loop_gpu": (
+        "The training loop on a GPU",
+        "GPT-2 from shards on disk: the share of the time in which batches were made while the GPU had nothing to do, "
+        "and steps of the loop beside bare ones, written by hand, of the same model, objective and optimizer.",
+    ),
     "switch_gpu": (
         "A training step of Switch-base-8 on a GPU",
         "Against the reference library's, and against our own T5 with one feed-forward in place of the experts, which "
