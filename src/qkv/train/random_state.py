@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 
@@ -26,7 +27,7 @@ def random_state() -> dict[str, Any]:
         "python": [version, list(numbers), gauss],
         "numpy": {**legacy, "state": {"key": legacy["state"]["key"].tolist(), "pos": legacy["state"]["pos"]}},
         "torch": _to_text(torch.get_rng_state()),
-        "cuda": [_to_text(state) for state in _cuda_states()],
+        "cuda": [_to_text(torch.cuda.get_rng_state(device)) for device in _devices()],
     }
 
 
@@ -37,8 +38,8 @@ def set_random_state(state: dict[str, Any]) -> None:
     np.random.set_state({**state["numpy"], "state": {"key": words, "pos": state["numpy"]["state"]["pos"]}})
     torch.set_rng_state(_to_tensor(state["torch"]))
     # A run may go on with fewer or more devices than it began with; those it had get their state back.
-    for index, text in enumerate(state["cuda"][: len(_cuda_states())]):
-        torch.cuda.set_rng_state(_to_tensor(text), index)
+    for device, text in zip(_devices(), state["cuda"], strict=False):
+        torch.cuda.set_rng_state(_to_tensor(text), device)
 
 
 @contextmanager
@@ -51,8 +52,11 @@ def preserved_random_state() -> Iterator[None]:
         set_random_state(before)
 
 
-def _cuda_states() -> list[Tensor]:
-    return torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
+def _devices() -> list[int]:
+    """The GPUs whose numbers a process draws; one of many ranks leaves those of the others alone."""
+    if not torch.cuda.is_available():
+        return []
+    return [torch.cuda.current_device()] if dist.is_initialized() else list(range(torch.cuda.device_count()))
 
 
 def _to_text(state: Tensor) -> str:

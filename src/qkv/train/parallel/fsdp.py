@@ -5,13 +5,11 @@ from copy import deepcopy
 from typing import TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
-from torch.distributed.tensor import DTensor
 
 from qkv.parts.block import Block
-from qkv.parts.linear import JoinedLinear
 
 Answer = TypeVar("Answer")
 
@@ -54,26 +52,3 @@ def twin_of(model: nn.Module) -> nn.Module:
     }
     twin: nn.Module = deepcopy(model, memory)  # what shares a parameter shares it here, too
     return twin.cpu()
-
-
-@torch.no_grad()
-def gather(model: nn.Module, twin: nn.Module, keep: bool) -> None:
-    """Fill the twin of a sharded model, one parameter at a time; all ranks take part, and those that `keep` have it."""
-    owners = dict(model.named_modules())
-    for (name, parameter), whole in zip(model.named_parameters(), twin.parameters(), strict=True):
-        full = parameter.full_tensor() if isinstance(parameter, DTensor) else parameter
-        if keep:
-            owner = owners[name.rpartition(".")[0]]
-            whole.copy_(_in_order(owner, name, full) if isinstance(owner, JoinedLinear) else full)
-    if keep:
-        for mine, theirs in zip(twin.buffers(), model.buffers(), strict=True):
-            mine.copy_(theirs)
-
-
-def _in_order(owner: JoinedLinear, name: str, joined: Tensor) -> Tensor:
-    """The rows of joined maps, one map after the other, however ranks had them. [rows …]"""
-    named = list(owner.outputs if name.endswith("weight") else owner.biases)
-    stretches = [stretch for stretch in owner.stretches() if stretch[0] in named]
-    rows = joined.split([count for _, _, count in stretches])
-    places = [(named.index(part), first) for part, first, _ in stretches]
-    return torch.cat([rows[number] for number in sorted(range(len(rows)), key=places.__getitem__)])

@@ -7,6 +7,7 @@ from signal import SIGINT, SIGTERM, Signals
 from typing import Any, TypeVar
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from qkv.errors import QkvError
@@ -16,13 +17,15 @@ from qkv.train.optimizers.orthogonal import Muon
 from qkv.train.optimizers.signs import Lion
 from qkv.train.parallel.context import InStretches, SharedRows, check_context
 from qkv.train.parallel.experts import divide_experts, expert_mesh, share_balance
-from qkv.train.parallel.fsdp import gather, shard, twin_of
+from qkv.train.parallel.fsdp import shard, twin_of
 from qkv.train.parallel.layout import Layout
 from qkv.train.parallel.norm import clip_gradients, total_norm
 from qkv.train.parallel.team import Team
 from qkv.train.parallel.tensor import divide_tensors
+from qkv.train.parallel.whole import whole_tensors
 from qkv.train.parallel.world import Meshes, World
 from qkv.train.settings import TrainSettings
+from qkv.weights.save import tensors_of
 
 Answer = TypeVar("Answer")
 
@@ -141,10 +144,20 @@ class Ranks(Team):
 
     @contextmanager
     def whole(self, model: nn.Module) -> Iterator[nn.Module | None]:
-        gather(model, self._twin, keep=self.world.first)
+        self._fill(model)
         yield self._twin if self.world.first else None
         self.world.wait()
 
     def finished(self, model: nn.Module) -> nn.Module:
-        gather(model, self._twin, keep=True)
+        self._fill(model)
+        for tensor in tensors_of(self._twin).values():
+            dist.broadcast(tensor, 0, group=self.world.host)
         return self._twin.to(self.meshes.device)
+
+    @torch.no_grad()
+    def _fill(self, model: nn.Module) -> None:
+        """The first rank's twin gets all that the ranks hold, a tensor at a time."""
+        places = tensors_of(self._twin)
+        for name, tensor in whole_tensors(model, self.world):
+            if tensor is not None:
+                places[name].copy_(tensor)
