@@ -33,7 +33,7 @@ from qkv.weights.load import load_model
 from tests.fuzz.folders import NoFile, Seed, put
 from tests.fuzz.seeds_of_data import COCO
 from tests.fuzz.seeds_of_models import adapted_model, adapters, published_models
-from tests.fuzz.seeds_of_texts import PICTURES, letters, tokenizers
+from tests.fuzz.seeds_of_texts import PICTURES, TIMM, letters, tokenizers
 
 HUGE = 10**400  # more than any float
 
@@ -255,3 +255,20 @@ def test_boxes_beyond_numbers(tmp_path: Path) -> None:
     (tmp_path / "coco.json").write_text(json.dumps(boxed))
     put(tmp_path / "a.png", b"")
     assert "not of four numbers" in str(read_coco(tmp_path / "coco.json").problems[0])
+
+
+@pytest.mark.parametrize("far", [10**9, 2**32 - 1])
+def test_numbers_of_tokens_take_no_memory(cutters: dict[str, Seed], tmp_path: Path, far: int) -> None:
+    """The library would take four bytes for every number up to the largest one, and end the process without them."""
+    folder = written(cutters["characters"], tmp_path / "tokenizer")
+    found = json.loads((folder / "tokenizer.json").read_text())
+    found["model"]["vocab"]["e"] = far
+    (folder / "tokenizer.json").write_text(json.dumps(found))
+    with pytest.raises(QkvError, match="beyond any vocabulary"):
+        read_tokenizer(folder)
+
+
+def test_processors_of_timm(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({**TIMM, "pretrained_cfg": {"interpolation": ["bilinear"]}}))
+    with pytest.raises(QkvError, match="interpolation"):
+        read_preprocessing(tmp_path)

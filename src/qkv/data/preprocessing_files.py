@@ -169,7 +169,7 @@ def preprocessing_from_timm(config: Any, file: Path | str) -> Preprocessing:
     if config.get("crop_border_pixels"):
         raise QkvError(f"{file} asks for crop_border_pixels, which is not offered.")
     filter = config.get("interpolation") or "bilinear"
-    if filter not in FILTERS:
+    if not isinstance(filter, str) or filter not in FILTERS:
         raise QkvError(f"{file} asks for the interpolation {filter!r}; there are {', '.join(FILTERS)}.")
     mean = _channels(config.get("mean", list(IMAGENET_MEAN)), "mean", file)
     std = _channels(config.get("std", list(IMAGENET_STD)), "std", file)

@@ -36,7 +36,7 @@ USUAL_NAMES = {
 STANDS_IN = {"start": "classifier", "end": "separator"}
 # Spaces that English does not want before these, taken out in this order.
 CLEANED_UP = (" .", " ?", " !", " ,", " ' ", " n't", " 'm", " 's", " 've", " 're")
-LARGEST_VOCABULARY = 2**31
+LARGEST_VOCABULARY = 2**24  # numbers of tokens; the library takes memory for all up to the largest one
 UNLIMITED = 10**18  # published files write a number beyond this where texts may be of any length
 
 

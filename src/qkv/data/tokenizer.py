@@ -14,7 +14,7 @@ from tokenizers import Tokenizer, models
 from qkv.data.encoding import Encoding, Limit, NotText, check_texts, deaf_to, encodings_of, limited, twin
 from qkv.data.token_kinds import KINDS
 from qkv.data.token_labels import from_byte_level, readable
-from qkv.data.token_roles import USUAL_NAMES, TokenizerNotes, WithRoles, cleaned_up, found_roles
+from qkv.data.token_roles import LARGEST_VOCABULARY, USUAL_NAMES, TokenizerNotes, WithRoles, cleaned_up, found_roles
 from qkv.data.tokenizer_files import notes_file, read_object, read_tokenizer_file, write_tokenizer_file
 from qkv.errors import QkvError
 
@@ -34,6 +34,8 @@ class TextTokenizer(WithRoles):
         vocabulary = tokenizer.get_vocab(with_added_tokens=True)
         if not vocabulary:
             raise QkvError("The tokenizer has no tokens at all, so it cannot cut any text.")
+        if max(vocabulary.values()) >= LARGEST_VOCABULARY:
+            raise QkvError(f"The tokenizer numbers a token {max(vocabulary.values()):,}, far beyond any vocabulary.")
         tokenizer.no_padding()
         tokenizer.no_truncation()
         tokenizer.encode_special_tokens = True  # a text that spells a special token is cut like any other text
