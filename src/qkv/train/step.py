@@ -59,8 +59,10 @@ class Stepper:
         return rate
 
     def update(self, batches: Prefetch, watch: LayerWatch | None = None) -> Update:
-        losses, first, flops = self._fitting(batches)
-        count = first if len(losses) == 1 else self.team.counted(sum(loss.count for loss in losses))
+        losses, (first, all_flops), flops = self._fitting(batches)
+        count = first
+        if len(losses) > 1:
+            count, all_flops = self.team.counted(sum(loss.count for loss in losses), flops)
         gradients = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
         if len(losses) > 1:
             # The mean over the tokens of all micro-batches, not the mean of their means.
@@ -75,9 +77,10 @@ class Stepper:
         if watch is not None:
             watch.updates()
         self.optimizer.zero_grad(set_to_none=True)
-        return Update(total, count, torch.where(torch.isfinite(total), norm, torch.nan), flops, losses[-1].beside)
+        told = torch.where(torch.isfinite(total), norm, torch.nan)
+        return Update(total, count, told, all_flops, losses[-1].beside)
 
-    def _fitting(self, batches: Prefetch) -> tuple[list[Loss], int, float]:
+    def _fitting(self, batches: Prefetch) -> tuple[list[Loss], tuple[int, float], float]:
         """Losses and gradients of the next batches, in ever smaller parts where the device has no memory for them."""
         began = batches.position
         while True:
@@ -99,10 +102,10 @@ class Stepper:
                 "are added up. Updates stay as large as they were."
             )
 
-    def _pass(self, batches: Prefetch) -> tuple[list[Loss], int, float]:
-        """The loss of each micro-batch, the tokens that all ranks have in the first, and the operations of this one."""
+    def _pass(self, batches: Prefetch) -> tuple[list[Loss], tuple[int, float], float]:
+        """The loss of each micro-batch, tokens and operations of all ranks in the first, and this rank's operations."""
         losses: list[Loss] = []
-        first, flops = 0, 0.0
+        first, flops = (0, 0.0), 0.0
         for _ in range(self.settings.accumulate):
             while True:
                 batch = batches.take()
@@ -110,10 +113,10 @@ class Stepper:
                 losses.append(replace(loss, total=loss.total.detach()))
                 flops += self._flops(batch, loss.count)
                 if len(losses) == 1:
-                    first = self.team.counted(loss.count)
+                    first = self.team.counted(loss.count, flops)
                 # Divided by the first count for now, which keeps gradients at their usual size and is already the
                 # right mean when there is one micro-batch.
-                (loss.total / max(1, first)).backward()
+                (loss.total / max(1, first[0])).backward()
                 whole = batches.behind_whole
                 batches.fetch()
                 if whole:

@@ -71,9 +71,10 @@ def train_a_little(
     team.share(batches)
     optimizer = optimize(model, learning_rate=0.01)
     team.check_optimizer(optimizer)
-    stepper = Stepper(model, team.objective(objective), optimizer, chosen, team=team)
+    stepper = Stepper(model, team.objective(objective), optimizer, chosen, flops_per_token=6.0, team=team)
     stream, seen = Prefetch(batches, CPU, team.part), []
     for _ in range(steps):
         update = stepper.update(stream)
+        assert update.flops == 6 * update.count
         seen.append((float(update.total), float(update.norm), update.count))
     return seen, dict(team.finished(model).state_dict())

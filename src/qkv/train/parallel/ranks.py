@@ -103,14 +103,15 @@ class Ranks(Team):
     def tell(self, seconds: float, received: Signals | None) -> None:
         self._told = (seconds, received)
 
-    def counted(self, count: int) -> int:
+    def counted(self, count: int, flops: float) -> tuple[int, float]:
         seconds, received = self._told
         own = (float(received == SIGINT), float(received == SIGTERM))
-        counts, self.seconds, interrupts, terminations = self.world.agree(
-            [count if self._counts else 0, seconds if self.world.first else 0.0, *own]
+        mine = [count, flops] if self._counts else [0, 0.0]
+        counts, operations, self.seconds, interrupts, terminations = self.world.agree(
+            [*mine, seconds if self.world.first else 0.0, *own]
         )
         self.signal = SIGINT if interrupts else SIGTERM if terminations else None
-        return int(counts)
+        return int(counts), operations
 
     def total(self, sums: Tensor) -> Tensor:
         return self.meshes.total(sums)

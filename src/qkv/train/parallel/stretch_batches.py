@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from qkv.data.rows import TensorBatch
 from qkv.data.masking import MaskedBatch
 from qkv.data.packing import LanguageBatch
+from qkv.data.rows import TensorBatch
 from qkv.errors import QkvError
 from qkv.train.parallel.share_of_row import ShareOfRow
 

@@ -60,9 +60,9 @@ class Team:
         """What the others should know when counts are next exchanged: the time spent, and a signal to stop."""
         self.seconds, self.signal = seconds, received
 
-    def counted(self, count: int) -> int:
-        """The tokens of all ranks, given those of this one."""
-        return count
+    def counted(self, count: int, flops: float) -> tuple[int, float]:
+        """The tokens and the operations of all ranks, given those of this one."""
+        return count, flops
 
     def total(self, sums: Tensor) -> Tensor:
         """The sum over all ranks' tokens, of each number. […]"""
