@@ -7,6 +7,7 @@ node at any time, on a link of its own: 1/m of the bytes.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 
@@ -97,16 +98,23 @@ class Message:
 
     def seconds(self, links: Links, per_node: int) -> float:
         """Of all times: the slower of both kinds of links, and the hops that the first byte takes."""
-        near = self.on_a_node(per_node)
+        if self.ranks == 1:
+            return 0.0
         within, across = self.sent(per_node)
+        hops = 1e-6 * self.times * self._hops(links, per_node)
+        return max(within / (1e9 * links.within), across / (1e9 * links.between)) + hops
+
+    def _hops(self, links: Links, per_node: int) -> float:
+        """µs of those that one after the other take. Sums go by a tree where a ring would be long, as NCCL has them."""
+        near = self.on_a_node(per_node)
         nodes = -(-self.ranks // near)
         if self.how == EXCHANGE:  # all at once
-            hops = links.hop_between if nodes > 1 else links.hop_within
-        else:
-            hops = links.hop_between * (nodes - 1) + links.hop_within * (self.ranks - nodes)
-            hops *= 2 if self.how == SUM else 1
-        alone = 0.0 if self.ranks == 1 else 1e-6 * hops * self.times
-        return max(within / (1e9 * links.within), across / (1e9 * links.between)) + alone
+            return links.hop_between if nodes > 1 else links.hop_within
+        ring = links.hop_between * (nodes - 1) + links.hop_within * (self.ranks - nodes)
+        if self.how != SUM:
+            return ring
+        tree = links.hop_between * math.ceil(math.log2(nodes)) + links.hop_within * (near - 1)
+        return 2 * min(ring, tree)
 
 
 def seconds_of(messages: Iterable[Message], kinds: Iterable[str], links: Links, per_node: int) -> float:
