@@ -6,6 +6,9 @@ import json
 import platform
 import statistics
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +20,18 @@ from qkv.files import write_json
 RESULTS = Path(__file__).parent / "results"
 
 
-def milliseconds(call: Callable[[], object], *, budget: float = 300.0, at_least: int = 5, at_most: int = 50) -> float:
+PEERS = ("transformers", "timm", "sentence-transformers")
+
+
+def milliseconds(
+    call: Callable[[], object], *, budget: float = 300.0, at_least: int = 5, at_most: int = 50, warm: int = 3
+) -> float:
     """The median time of a call, with the L2 cache emptied before each, for about `budget` milliseconds of calls.
 
     Calls are queued one behind the other, as a training loop does it: what a call costs the host counts where the
     device would have to wait for it.
     """
-    for _ in range(3):
+    for _ in range(warm):
         call()
     cold = torch.empty(64 << 20, dtype=torch.int32, device="cuda")
     torch.cuda.synchronize()
@@ -54,7 +62,38 @@ def machine() -> dict[str, Any]:
         "triton": triton.__version__,
         "cuda": torch.version.cuda,
         "python": platform.python_version(),
+        **{peer: found for peer in PEERS if (found := version_of(peer))},
     }
+
+
+def version_of(package: str) -> str | None:
+    """The version of a package that may not be here."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What the machine can do at the most, measured."""
+
+    bytes: float  # a second, read and written by a copy
+    flops: float  # a second, of a product of two matrices of 8192² numbers in bfloat16
+
+    def seconds(self, *, bytes: float = 0.0, flops: float = 0.0) -> float:
+        """The least time to move so much and to compute so much, both at once."""
+        return max(bytes / self.bytes, flops / self.flops)
+
+
+@cache
+def limits() -> Limits:
+    """Of this GPU, in well under a second."""
+    source = torch.empty(2**31, dtype=torch.uint8, device="cuda")
+    target = torch.empty_like(source)
+    copied = 2 * source.numel() / milliseconds(lambda: target.copy_(source)) * 1e3
+    first, second = (torch.randn(8192, 8192, dtype=torch.bfloat16, device="cuda") for _ in range(2))
+    return Limits(copied, 2 * 8192**3 / milliseconds(lambda: first @ second) * 1e3)
 
 
 def report(name: str, rows: list[dict[str, Any]], remarks: Mapping[str, Any]) -> None:
