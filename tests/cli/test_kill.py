@@ -85,6 +85,20 @@ class Training:
             assert time.monotonic() < deadline
             time.sleep(0.001)
 
+    def check_whole(self) -> None:
+        """Whoever can be seen is whole."""
+        for step in self.checkpoints.steps():
+            self.checkpoints.verify(step)
+
+    def check_ends_as(self, other: "Training") -> None:
+        """It goes on to its end, which is the other's, and leaves nothing half written."""
+        self.finish()
+        said = self.log.read_text()
+        assert "damaged" not in said
+        assert "Traceback" not in said
+        assert self.outcome() == other.outcome()
+        assert list(self.folder.rglob(".*")) == []
+
     def outcome(self) -> dict[str, str]:
         """Hashes of all that a run leaves, but for what the clock says."""
         newest = self.checkpoints.path(self.checkpoints.steps()[-1])
@@ -141,14 +155,8 @@ def kill_and_go_on(folder: Path, steps: int, kills: int, *more: str) -> int:
         process.kill()
         process.join()
         within_saves += killed.is_saving()
-        for step in killed.checkpoints.steps():
-            killed.checkpoints.read(step)  # whoever can be seen is whole
-    killed.finish()
-    said = killed.log.read_text()
-    assert "damaged" not in said
-    assert "Traceback" not in said
-    assert killed.outcome() == unbroken.outcome()
-    assert list(killed.folder.rglob(".*")) == [], "nothing half written is left"
+        killed.check_whole()
+    killed.check_ends_as(unbroken)
     return within_saves
 
 

@@ -60,9 +60,9 @@ class RankedTraining(Training):
         return [line["figures"] for line in lines if line["kind"] == "evaluation"]
 
 
-def end(processes: list[BaseProcess], number: int = signal.SIGKILL) -> None:
+def end(processes: list[BaseProcess]) -> None:
     for process in processes:
-        os.kill(process.pid or 0, number)
+        process.kill()  # one that lost its neighbour may have ended by itself
     for process in processes:
         process.join(PATIENCE)
 
@@ -86,14 +86,8 @@ def kill_and_go_on(folder: Path, steps: int, kills: int, ranks: int = 2) -> int:
         time.sleep(draw.uniform(0, 0.02))
         end(processes[1:])
         within_saves += killed.is_saving()
-        for step in killed.checkpoints.steps():
-            killed.checkpoints.verify(step)  # whoever can be seen is whole
-    killed.finish()
-    said = killed.log.read_text()
-    assert "damaged" not in said
-    assert "Traceback" not in said
-    assert killed.outcome() == unbroken.outcome()
-    assert list(killed.folder.rglob(".*")) == [], "nothing half written is left"
+        killed.check_whole()
+    killed.check_ends_as(unbroken)
     return within_saves
 
 
