@@ -78,6 +78,8 @@ def read_bytes(file: Path) -> bytes:
         return file.read_bytes()
     except FileNotFoundError as error:
         raise QkvError(f"The file {file} is missing.") from error
+    except ValueError as error:  # no file has such a name
+        raise QkvError(f"The file {str(file)!r} cannot be read ({error}).") from error
     except OSError as error:
         raise QkvError(f"The file {file} cannot be read ({error.strerror or error}).") from error
 

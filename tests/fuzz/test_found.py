@@ -24,9 +24,11 @@ from qkv.data.published_tokenizer import read_tokenizer
 from qkv.data.questions import read_questions
 from qkv.data.sentencepiece import read_sentencepiece
 from qkv.data.table import read_table
+from qkv.data.token_files import DamagedTokens, open_token_file
 from qkv.data.tokenizer import TextTokenizer
 from qkv.errors import LONGEST, QkvError
 from qkv.files import checksum_of_json, read_json, read_tensors
+from qkv.generate.language import read_ends
 from qkv.train.adapt.lora_files import load_adapter
 from qkv.train.history import read_history
 from qkv.weights.load import load_model
@@ -272,3 +274,30 @@ def test_processors_of_timm(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({**TIMM, "pretrained_cfg": {"interpolation": ["bilinear"]}}))
     with pytest.raises(QkvError, match="interpolation"):
         read_preprocessing(tmp_path)
+
+
+@pytest.mark.parametrize("depths", [[1, 2**64], [1, 10**7], [1, -1], [1, 0.5]])
+def test_stages_without_end(models: dict[str, Seed], tmp_path: Path, depths: list[Any]) -> None:
+    folder = written(models["detr-states"], tmp_path / "model")
+    config = json.loads((folder / "config.json").read_text())
+    edited(folder / "config.json", backbone_config={**config["backbone_config"], "depths": depths})
+    with pytest.raises(QkvError):
+        load_model(folder)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="has pipes")
+def test_tokens_are_not_waited_for(tmp_path: Path) -> None:
+    put(tmp_path / "a.safetensors", NoFile("pipe"))
+    with pytest.raises(DamagedTokens, match="no file"):
+        open_token_file(tmp_path / "a.safetensors", vocabulary=9)
+
+
+def test_names_that_no_file_has(tmp_path: Path) -> None:
+    with pytest.raises(QkvError, match="null"):
+        read_json(tmp_path / "a\0b")
+
+
+def test_ends_beyond_any_token(tmp_path: Path) -> None:
+    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": [2**70]}))
+    with pytest.raises(QkvError, match="eos_token_id"):
+        read_ends(tmp_path)

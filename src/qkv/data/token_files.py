@@ -117,6 +117,8 @@ def open_token_file(file: Path, *, vocabulary: int, verify: bool = True) -> Toke
 
     To verify, all of the file is read once. Ids at or above `vocabulary` are damage too.
     """
+    if not file.is_file() and file.exists():
+        raise DamagedTokens(f"{file} is no file.")
     try:
         with file.open("rb") as stream:
             header, begin = _header(stream)

@@ -253,7 +253,7 @@ def read_ends(folder: Path) -> tuple[int, ...]:
         if told is None:
             continue
         ends = told if isinstance(told, list) else [told]
-        if not all(type(end) is int for end in ends):
+        if not all(type(end) is int and 0 <= end < 2**31 for end in ends):
             raise QkvError(f"In {file}, {END_KEY} must be the number of a token or a list of such, but is {told!r}.")
         return tuple(ends)
     return ()

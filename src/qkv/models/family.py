@@ -53,6 +53,11 @@ def _check_size(family: str, name: str, kind: str, value: Any) -> None:
     if kind.startswith("int") and (type(value) is not int or not 0 < value <= MOST):
         bound = "" if type(value) is not int or value < 1 else f" and at most {MOST:,}"
         raise QkvError(f"The size {name} of family {family} must be a whole number above 0{bound}, but is {value!r}.")
+    if kind.startswith("tuple[int") and not (
+        isinstance(value, list | tuple) and all(type(each) is int and 0 < each <= MOST for each in value)
+    ):
+        must = f"must be whole numbers from 1 to {MOST:,}"
+        raise QkvError(f"The size {name} of family {family} {must}, but is {value!r}.")
     most = 1 if "dropout" in name else sys.float_info.max
     if kind.startswith("float") and (type(value) not in (int, float) or not 0 <= value < most):
         least = "at least 0 and below 1" if "dropout" in name else "0 or more"

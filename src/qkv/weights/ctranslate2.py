@@ -150,6 +150,8 @@ def _array(stream: BinaryIO, file: Path, size: int) -> tuple[str, Tensor]:
         count *= extent
     if length != count * KINDS[kind].itemsize or stream.tell() + length > size:
         raise QkvError(f"{file} is broken or was cut short: {name} does not have the {length:,} bytes that it says.")
+    if not length:
+        return name, torch.zeros(shape, dtype=KINDS[kind])
     return name, torch.frombuffer(bytearray(stream.read(length)), dtype=KINDS[kind]).reshape(shape)
 
 

@@ -16,7 +16,9 @@ MOST_LAYERS_A_TENSOR = 8  # layers may share their tensors, but a thousand layer
 
 def check_extent(sizes: Any, tensors: Mapping[str, Tensor], folder: Path) -> None:
     """More layers than tensors would take for ever to build."""
-    layers = [value for name, value in asdict(sizes).items() if name.endswith("layers")]
+    named = asdict(sizes).items()
+    layers = [value for name, value in named if name.endswith("layers")]
+    layers += [sum(value) for name, value in named if name.endswith("depths")]  # blocks of each stage
     if max(layers, default=0) > MOST_LAYERS_A_TENSOR * max(1, len(tensors)):
         raise QkvError(
             f"The config.json of {folder} describes {max(layers):,} layers, and there are {len(tensors):,} tensors: "
