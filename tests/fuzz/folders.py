@@ -51,6 +51,13 @@ def seed_of(folder: Path, name: str, changed: Callable[[str], bool] = lambda nam
     return Seed(name, files, tuple(each for each in files if changed(each)))
 
 
+def written(seed: Seed, folder: Path) -> Path:
+    """The folder of a seed, for one test alone."""
+    for name, content in seed.files.items():
+        put(folder / name, content)
+    return folder
+
+
 def keep_seeds(folder: Path, seeds: Iterable[Seed]) -> None:
     """Write seeds to a folder, which is there whole or not at all."""
     passing = folder.with_name(f".{folder.name}.{os.getpid()}")

@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import os
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -24,7 +23,6 @@ from qkv.data.published_tokenizer import read_tokenizer
 from qkv.data.questions import read_questions
 from qkv.data.sentencepiece import read_sentencepiece
 from qkv.data.table import read_table
-from qkv.data.token_files import DamagedTokens, open_token_file
 from qkv.data.tokenizer import TextTokenizer
 from qkv.errors import LONGEST, QkvError
 from qkv.files import checksum_of_json, read_json, read_tensors
@@ -32,7 +30,7 @@ from qkv.generate.language import read_ends
 from qkv.train.adapt.lora_files import load_adapter
 from qkv.train.history import read_history
 from qkv.weights.load import load_model
-from tests.fuzz.folders import NoFile, Seed, put
+from tests.fuzz.folders import Seed, put, written
 from tests.fuzz.seeds_of_data import COCO
 from tests.fuzz.seeds_of_models import adapted_model, adapters, published_models
 from tests.fuzz.seeds_of_texts import PICTURES, TIMM, letters, tokenizers
@@ -49,12 +47,6 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Seed]:
 @pytest.fixture(scope="module")
 def cutters(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Seed]:
     return {seed.name: seed for seed in tokenizers(tmp_path_factory.mktemp("tokenizers"))}
-
-
-def written(seed: Seed, folder: Path) -> Path:
-    for name, content in seed.files.items():
-        put(folder / name, content)
-    return folder
 
 
 def edited(file: Path, **changes: Any) -> None:
@@ -80,37 +72,6 @@ def test_configurations(models: dict[str, Seed], tmp_path: Path, family: str, ch
     edited(folder / "config.json", **changes)
     with pytest.raises(QkvError):
         load_model(folder)
-
-
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="has pipes")
-@pytest.mark.parametrize("kind", [NoFile("pipe"), NoFile("link", "/dev/zero"), NoFile("folder")], ids=str)
-@pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
-def test_what_is_no_file_is_not_waited_for(models: dict[str, Seed], tmp_path: Path, kind: NoFile, name: str) -> None:
-    folder = written(models["gpt2-language"], tmp_path / "model")
-    put(folder / name, kind)
-    with pytest.raises(QkvError, match=name):
-        load_model(folder)
-
-
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="has pipes")
-@pytest.mark.parametrize(
-    ("cutter", "name"),
-    [("bert", "vocab.txt"), ("gpt2", "merges.txt"), ("t5", "spiece.model"), ("bpe", "tokenizer.json")],
-)
-def test_a_tokenizer_is_not_waited_for(cutters: dict[str, Seed], tmp_path: Path, cutter: str, name: str) -> None:
-    folder = written(cutters[cutter], tmp_path / "tokenizer")
-    put(folder / name, NoFile("pipe"))
-    with pytest.raises(QkvError):
-        read_tokenizer(folder)
-
-
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="has pipes")
-@pytest.mark.parametrize("name", ["metrics.jsonl", "train.toml", "state.json"])
-def test_a_run_is_not_waited_for(tmp_path: Path, name: str) -> None:
-    (tmp_path / "run.json").write_text(json.dumps({"format": "qkv-run-1", "settings": {}, "sessions": []}))
-    put(tmp_path / name, NoFile("pipe"))
-    with pytest.raises(QkvError, match=name):
-        read_history(tmp_path)
 
 
 def test_shapes_that_torch_has_no_numbers_for(tmp_path: Path) -> None:
@@ -283,13 +244,6 @@ def test_stages_without_end(models: dict[str, Seed], tmp_path: Path, depths: lis
     edited(folder / "config.json", backbone_config={**config["backbone_config"], "depths": depths})
     with pytest.raises(QkvError):
         load_model(folder)
-
-
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="has pipes")
-def test_tokens_are_not_waited_for(tmp_path: Path) -> None:
-    put(tmp_path / "a.safetensors", NoFile("pipe"))
-    with pytest.raises(DamagedTokens, match="no file"):
-        open_token_file(tmp_path / "a.safetensors", vocabulary=9)
 
 
 def test_names_that_no_file_has(tmp_path: Path) -> None:

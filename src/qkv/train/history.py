@@ -13,11 +13,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from safetensors import SafetensorError, safe_open
-
 from qkv.data.columns import is_number
 from qkv.errors import QkvError
-from qkv.files import read_bytes, read_json
+from qkv.files import opened_tensors, read_bytes, read_json
 from qkv.train.origin import CONFIGURATION
 from qkv.train.run_folder import FORMAT
 from qkv.train.run_state import FILE as STATE
@@ -102,9 +100,9 @@ class RunHistory:
     def parameters(self) -> int | None:
         """Of the model that was saved; None where there is none yet."""
         try:
-            with safe_open(self.folder / "model.safetensors", "pt") as opened:
+            with opened_tensors(self.folder / "model.safetensors") as opened:
                 shapes = [opened.get_slice(name).get_shape() for name in opened.keys()]  # noqa: SIM118 (no mapping)
-        except (OSError, SafetensorError):
+        except QkvError:
             return None
         total = 0
         for shape in shapes:
