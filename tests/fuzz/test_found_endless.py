@@ -1,4 +1,4 @@
-"""Files that never end where a folder should hold a file: a pipe that nobody writes to, a device. None is waited for."""
+"""Files that never end where a folder should hold one: a pipe that nobody writes to, a device. None is waited for."""
 
 import json
 import os
