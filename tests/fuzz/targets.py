@@ -134,7 +134,10 @@ def use_tokenizer(found: TextTokenizer) -> None:
 def checkpoint(folder: Path, seed: Seed) -> None:
     found = Checkpoints(folder)
     for step in found.steps():
-        found.read(step)
+        checkpoint = found.read(step)
+        for stored in (checkpoint.model, checkpoint.optimizer):
+            for name in stored:
+                stored[name]
 
 
 def run(folder: Path, seed: Seed) -> None:

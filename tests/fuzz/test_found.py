@@ -255,3 +255,11 @@ def test_ends_beyond_any_token(tmp_path: Path) -> None:
     (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": [2**70]}))
     with pytest.raises(QkvError, match="eos_token_id"):
         read_ends(tmp_path)
+
+
+@pytest.mark.parametrize("score", [float("nan"), float("inf")])
+def test_scores_that_are_no_numbers(tmp_path: Path, score: float) -> None:
+    piece = b"\n\x01a\x15" + struct.pack("<f", score)
+    put(tmp_path / "spiece.model", b"\n" + bytes([len(piece)]) + piece)
+    with pytest.raises(QkvError, match="is no number"):
+        read_sentencepiece(tmp_path / "spiece.model")

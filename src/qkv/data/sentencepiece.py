@@ -4,6 +4,7 @@ The file is a protocol buffer: numbered fields, each a number, four or eight byt
 the fields that say how to cut text are read here; those that record how the model was trained are passed over.
 """
 
+import math
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -41,6 +42,10 @@ class SentencePieceModel:
     characters: bytes = b""  # how characters are normalised, in the library's compiled form
     adds_space: bool = True  # one before the text, so that its first word is cut like others
     removes_spaces: bool = True  # at both ends, and all but one in between
+
+    def __post_init__(self) -> None:
+        if strange := next((piece for piece in self.pieces if not math.isfinite(piece.score)), None):
+            raise QkvError(f"The tokenizer gives the piece {strange.text!r} the score {strange.score}: it is no number.")
 
     def index(self, kind: int) -> int | None:
         """The place of the first piece of a kind."""
