@@ -36,9 +36,11 @@ def done(home: Path) -> list[Stretch]:
 
 
 def run(home: Path, first: int, count: int, workers: int, each: int, console: Console) -> list[Stretch]:
-    """Read the inputs `first` to `first + count`, but for stretches that an earlier run has read."""
+    """Read the inputs `first` to `first + count`, but for stretches in which an earlier run found nothing."""
     prepare(home)
-    finished = {stretch.first for stretch in done(home)}
+    clean = [stretch for stretch in done(home) if not stretch.findings]
+    (home / DONE).write_text("".join(json.dumps(asdict(stretch)) + "\n" for stretch in clean))
+    finished = {stretch.first for stretch in clean}
     waiting = [start for start in range(first, first + count, each) if start not in finished]
     began, read, total = time.monotonic(), 0, len(waiting) * each
     for stretch in _stretches(home, waiting, min(first + count, 2**62), workers, each):

@@ -45,7 +45,9 @@ class SentencePieceModel:
 
     def __post_init__(self) -> None:
         if strange := next((piece for piece in self.pieces if not math.isfinite(piece.score)), None):
-            raise QkvError(f"The tokenizer gives the piece {strange.text!r} the score {strange.score}: it is no number.")
+            raise QkvError(
+                f"The tokenizer gives the piece {strange.text!r} the score {strange.score}: it is no number."
+            )
 
     def index(self, kind: int) -> int | None:
         """The place of the first piece of a kind."""
