@@ -89,7 +89,7 @@ class TextWriter(TextReader):
         super().__init__(model, tokenizer)
         check_ids(torch.tensor(more_ends, dtype=torch.long), model.vocabulary)
         self.more_ends = frozenset(more_ends)
-        self._ready = Ready(model)
+        self._ready: Ready[TextModel] = Ready()
         self._vocabularies: dict[frozenset[int], Vocabulary] = {}
 
     def with_model(self, model: TextModel) -> Self:
@@ -122,7 +122,7 @@ class TextWriter(TextReader):
         together = max(1, rows // options.strategy.outputs)
         results: list[list[Writing]] = [[] for _ in encoded]
         shapers = self._shapers(options)
-        with self._ready.decoding() as model:
+        with self._ready.decoding(self.model) as model:
             for places in _together([len(ids) for ids in encoded], together, model.counts_slots):
                 job = self._job(model, [encoded[place] for place in places], options, shapers)
                 for _ in options.strategy.write(job):
@@ -140,7 +140,7 @@ class TextWriter(TextReader):
         return self._stream(prompt, options)
 
     def _stream(self, prompt: Prompt, options: Options) -> Iterator[str]:
-        with self._ready.decoding() as model:
+        with self._ready.decoding(self.model) as model:
             job = self._job(model, [self.encode(prompt)], options, self._shapers(options))
             text = job.lines[0].text
             assert text is not None
@@ -150,7 +150,7 @@ class TextWriter(TextReader):
 
     def score(self, texts: Sequence[str], *, stride: int | None = None) -> list[TextScore]:
         """How likely the model finds each text; see `score_texts`."""
-        with self._ready.decoding() as model:
+        with self._ready.decoding(self.model) as model:
             return score_texts(model, self.tokenizer, texts, stride=stride)
 
     def score_after(self, pairs: Sequence[tuple[Prompt, str]]) -> list[TextScore]:
@@ -162,7 +162,7 @@ class TextWriter(TextReader):
             whole = self.encode(prompt + text) if isinstance(prompt, str) and prompt else before + self._plain(text)
             begun = whole[: len(before)] == before
             rows.append(ScoredIds(before, whole[len(before) :] if begun else self._plain(text), len(text.encode())))
-        with self._ready.decoding() as model:
+        with self._ready.decoding(self.model) as model:
             return score_rows(model, rows)
 
     def _plain(self, text: str) -> list[int]:

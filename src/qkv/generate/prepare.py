@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from qkv.parts.context import Context
 from qkv.parts.heads import LogitHead, TiedHead
 from qkv.parts.linear import JoinedLinear
+from qkv.train.parallel.pieces import is_divided
 
 ROWS = 64  # the number of rows packed for; the arrangement it gives serves fewer and more as well
 FEW = 2  # up to so many rows the plain product is as fast, and called more quickly
@@ -98,22 +99,24 @@ def _packed(module: nn.Module) -> nn.Module | None:
 class Ready(Generic[Decodes]):
     """A model kept ready to decode: without dropout, packed where that helps."""
 
-    def __init__(self, model: Decodes) -> None:
-        self.model = model
+    def __init__(self) -> None:
         self._packed: tuple[list[object], Decodes] | None = None
 
     @contextmanager
-    def decoding(self) -> Iterator[Decodes]:
-        """The model to decode with; packed anew only after its weights have changed."""
-        weights = _signs_of_change(self.model)
-        if self._packed is None or self._packed[0] != weights:
-            self._packed = (weights, prepare(self.model))
-        training = self.model.training
-        self.model.eval()  # prepare gives the model itself where it cannot pack
+    def decoding(self, model: Decodes) -> Iterator[Decodes]:
+        """The model to decode with: packed anew only after its weights have changed, and not where ranks have parts."""
+        ready = model
+        if not any(is_divided(weight) for weight in model.parameters()):
+            weights = _signs_of_change(model)
+            if self._packed is None or self._packed[0] != weights:
+                self._packed = (weights, prepare(model))
+            ready = self._packed[1]
+        training = model.training
+        model.eval()  # prepare gives the model itself where it cannot pack
         try:
-            yield self._packed[1]
+            yield ready
         finally:
-            self.model.train(training)
+            model.train(training)
 
 
 def _signs_of_change(model: nn.Module) -> list[object]:

@@ -85,7 +85,7 @@ class TextToText:
         self.model, self.source_tokenizer, self.target_tokenizer = model, source_tokenizer, target_tokenizer
         self.readers = readers_of(source_tokenizer, target_tokenizer)
         self.files = dict(files or {})
-        self._ready = Ready(model)
+        self._ready: Ready[SequenceToSequence] = Ready()
 
     @classmethod
     def load(cls, folder: Path | str, device: str | torch.device = "cpu") -> TextToText:
@@ -215,7 +215,7 @@ class TextToText:
         pairs = Pairs.from_texts([texts[place] for place in written], [""] * len(written), *self.readers)
         device = next(self.model.parameters()).device
         widest = int(pairs.source.lengths.max())
-        with self._ready.decoding() as model:
+        with self._ready.decoding(self.model) as model:
             for places, batch in ordered_batches(pairs, max(batch_tokens, widest)):
                 found = decode(model, batch.source.to(device), batch.source_lengths.to(device))
                 for place, hypotheses in zip(places.tolist(), found, strict=True):

@@ -101,7 +101,7 @@ class Transcriber:
                 f"{slots} slots of {features.bands}: the two do not belong together."
             )
         self.model, self.tokenizer, self.features, self.tokens = model, tokenizer, features, tokens
-        self._ready = Ready(model)
+        self._ready: Ready[EncoderDecoder] = Ready()
         self.step = STRIDE * features.hop / features.rate  # seconds a slot, and between two times
 
     @classmethod
@@ -150,7 +150,7 @@ class Transcriber:
             raise QkvError("This model knows English alone.")
         listening = self._begin(sound, Hearing())
         listening.window = listening.ahead.look(self.features.samples)
-        with self._ready.decoding() as model:
+        with self._ready.decoding(self.model) as model:
             return self._hearer(model).language_of(self._encode(model, [listening]))[0]
 
     def _begin(self, sound: Spoken, hearing: Hearing) -> _Listening:
@@ -171,7 +171,7 @@ class Transcriber:
                     live.append(each)
             if not live:
                 return
-            with self._ready.decoding() as model:
+            with self._ready.decoding(self.model) as model:
                 self._hear_windows(model, live, hearing)
             yield
 
