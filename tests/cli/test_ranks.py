@@ -16,6 +16,7 @@ import torch
 
 from qkv.files import read_tensors
 from tests.cli.test_kill import FORKS, PATIENCE, Training, command
+from tests.train.parallel.ranks import run_ranks
 
 OPTIONS = ("--attention", "window:12", "--length", "24")
 
@@ -129,6 +130,34 @@ def test_a_signal_to_one_rank_stops_all_of_them_with_their_state_saved(tmp_path:
     assert stopped.log.read_text().count("Stopped by SIGTERM") == 1, "one rank speaks"
     stopped.finish()
     assert stopped.outcome() == unbroken.outcome()
+
+
+def told(arguments: list[str]) -> int:
+    from qkv.cli.main import main
+
+    return main(arguments)
+
+
+def test_what_a_model_in_parts_writes_is_scored(tmp_path: Path) -> None:
+    """Decoding in the middle of training, by ranks that hold different heads."""
+    data = tmp_path / "words.tsv"
+    data.write_text("word\tsounds\n" + "".join(f"w{number}\t{number % 7} {number % 5}\n" for number in range(40)))
+    options = [
+        "train", "text-to-text", "--data", str(data), "--source", "word", "--target", "sounds",
+        "--tokenizer", "characters", "--size", "width=16,hidden=24,encoder_layers=1,decoder_layers=1,heads=2,dropout=0", "--steps", "6",
+        "--evaluate-every", "3", "--device", "cpu", "--out",
+    ]  # fmt: skip
+    assert told([*options, str(tmp_path / "one")]) == 0
+    assert run_ranks(2, told, [*options, str(tmp_path / "two"), "--parallel", "tensor:2"]) == [0, 0]
+    figures = [
+        [record["figures"] for record in map(json.loads, (tmp_path / name / "metrics.jsonl").read_text().splitlines())
+         if record["kind"] == "evaluation"]
+        for name in ("one", "two")
+    ]  # fmt: skip
+    assert len(figures[0]) == 2
+    assert "cer" in figures[0][0]
+    for one, two in zip(*figures, strict=True):
+        assert two == pytest.approx(one, rel=1e-4)
 
 
 @pytest.mark.slow
