@@ -144,7 +144,8 @@ def test_what_a_model_in_parts_writes_is_scored(tmp_path: Path) -> None:
     data.write_text("word\tsounds\n" + "".join(f"w{number}\t{number % 7} {number % 5}\n" for number in range(40)))
     options = [
         "train", "text-to-text", "--data", str(data), "--source", "word", "--target", "sounds",
-        "--tokenizer", "characters", "--size", "width=16,hidden=24,encoder_layers=1,decoder_layers=1,heads=2,dropout=0", "--steps", "6",
+        "--tokenizer", "characters", "--steps", "6",
+        "--size", "width=16,hidden=24,encoder_layers=1,decoder_layers=1,heads=2,dropout=0",
         "--evaluate-every", "3", "--device", "cpu", "--out",
     ]  # fmt: skip
     assert told([*options, str(tmp_path / "one")]) == 0
