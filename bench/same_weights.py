@@ -73,14 +73,15 @@ def reference_of(ours: Any, bench: Bench, more: Mapping[str, Any] | None = None)
     return reference.to(bench.device).eval()
 
 
-def many_bytes(vocabulary: int) -> TextTokenizer:
-    """A byte-level tokenizer of so many tokens: all bytes, and pairs of them in the order of their numbers."""
+def many_bytes(vocabulary: int, *special: str) -> TextTokenizer:
+    """A byte-level tokenizer of so many tokens: all bytes, pairs of them in the order of their numbers, these last."""
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    pairs = [(first, second) for first in letters for second in letters][: vocabulary - len(letters)]
-    tokens = [*letters, *(first + second for first, second in pairs)]
+    pairs = [(first, second) for first in letters for second in letters][: vocabulary - len(letters) - len(special)]
+    tokens = [*letters, *(first + second for first, second in pairs), *special]
     made = Tokenizer(models.BPE(vocab={token: number for number, token in enumerate(tokens)}, merges=pairs))
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     made.decoder = decoders.ByteLevel()
+    made.add_special_tokens(list(special))
     return TextTokenizer(made)
 
 
