@@ -13,7 +13,7 @@ PYTEST := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help try test test-all fuzz lint types format docs bench checkpoints corpora clean
+.PHONY: help try test test-all fuzz lint types format docs bench bench-gpu checkpoints corpora clean
 
 help: ## print this list
 	@echo "make <target>, where target is one of:"
@@ -49,6 +49,15 @@ docs: $(VENV)/installed-docs ## build the site with its API reference into site/
 bench: $(VENV)/installed-test ## run every benchmark that needs no GPU (bench/*.py but not bench/*_gpu.py)
 	@set -e; for script in $(filter-out %_gpu.py,$(wildcard bench/*.py)); do \
 		echo "== $$script"; $(BIN)/python $$script; done
+
+# On a machine that has all that is needed, but no way to install it: make bench-gpu GPU_PYTHON=python3
+GPU_PYTHON ?= $(BIN)/python
+GPU_SCRIPTS ?= $(wildcard bench/*_gpu.py)
+
+bench-gpu: $(if $(filter $(BIN)/python,$(GPU_PYTHON)),$(VENV)/installed-test) ## run every benchmark on a GPU, and write docs/performance.md
+	@failed=0; for script in $(GPU_SCRIPTS); do \
+		echo "== $$script"; PYTHONPATH=src $(GPU_PYTHON) $$script || failed=1; done; \
+	$(GPU_PYTHON) bench/write_page.py; exit $$failed
 
 checkpoints: $(VENV)/installed-base ## fetch published models and vocabularies for the slow tests into checkpoints/ (570 MB)
 	$(BIN)/python -m tools.fetch_checkpoints

@@ -23,10 +23,41 @@ TITLES = {
         "reference. A profile of qkv's side showed matrix products taking 74 to 82% of the time in three of these "
         "settings; the peer's side was not profiled.",
     ),
+    "gpt2_decoding": (
+        "Text by GPT-2 on a CPU",
+        "One text at a time. What is not installed where this was measured is named.",
+    ),
+    "starting": (
+        "From the start to the first answer, on a CPU",
+        "Processes of their own, with nothing loaded before; Python's own start is within all figures.",
+    ),
     "student_vs_teacher": (
         "A distilled student on a CPU",
         "The networks of [BERT in small](results/bert.md) alone, on rows of token numbers: half the layers, nearly "
         "half the time. The reference library's BERT of the teacher's sizes stands beside the teacher.",
+    ),
+    "gpt2_training_gpu": (
+        "A training step of GPT-2 on a GPU",
+        "Beside the model as one writes it by hand in torch, compiled whole, and the reference library's. The limit is "
+        "that of the matrix products.",
+    ),
+    "gpt2_decoding_gpu": (
+        "Text by GPT-2 on a GPU",
+        "One text at a time reads every weight once a token: its limit is the memory. Beside the reference library's "
+        "static cache, which it compiles, and a step by hand, recorded as a CUDA graph.",
+    ),
+    "t5_decoding_gpu": ("Text by T5 on a GPU", "Greedily and by beam search, beside the reference library's."),
+    "images_gpu": (
+        "ViT on a GPU",
+        "Beside timm's models, or the reference library's where timm is not installed: the column says whose it is.",
+    ),
+    "encoding_gpu": (
+        "Encoders on a GPU",
+        "Rows of one length as token numbers, and texts of a book's lengths from text to vector.",
+    ),
+    "sound_gpu": (
+        "wav2vec 2.0 and AST on a GPU",
+        "From samples and filter banks that are on the GPU, beside the reference library's models.",
     ),
     "attention_gpu": (
         "Attention on a GPU",
@@ -98,7 +129,8 @@ def section(name: str, title: str, text: str) -> str:
 def main() -> None:
     sections = [section(name, *words) for name, words in TITLES.items() if (RESULTS / f"{name}.json").exists()]
     head = (
-        "# Performance\n\n*Written by `bench/write_page.py` from `bench/results/`; `make bench` measures anew.* Peers "
+        "# Performance\n\n*Written by `bench/write_page.py` from `bench/results/`; `make bench` and `make "
+        "bench-gpu` measure anew.* Peers "
         "are models of the transformers library of the same sizes, Marian where nothing else is said, measured in "
         "turns in the same run; figures are medians. Compare ratios, not machines.\n\n"
     )

@@ -1,0 +1,174 @@
+"""The benchmarks that set us beside others: they load, name what they do, and count honestly. Nothing is timed here."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import json
+import subprocess
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+
+BENCH = Path(__file__).resolve().parent.parent / "bench"
+AGAINST_PEERS = [
+    "encoding_gpu",
+    "gpt2_decoding_gpu",
+    "gpt2_training_gpu",
+    "images_gpu",
+    "sound_gpu",
+    "t5_decoding_gpu",
+]
+ON_CPU = ["gpt2_decoding", "starting"]
+
+
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Imports a module of the folder, as scripts there do, and forgets all of them afterwards."""
+    monkeypatch.syspath_prepend(str(BENCH))
+    known = set(sys.modules)
+    yield importlib.import_module
+    for name in set(sys.modules) - known:
+        if Path(getattr(sys.modules[name], "__file__", None) or "/").parent == BENCH:
+            del sys.modules[name]
+
+
+@pytest.mark.parametrize("file", sorted(BENCH.glob("*.py")), ids=lambda file: file.stem)
+def test_every_script_is_python_and_says_what_it_is(file: Path) -> None:
+    assert ast.get_docstring(ast.parse(file.read_text(encoding="utf-8")))
+
+
+@pytest.mark.parametrize("name", AGAINST_PEERS)
+def test_a_script_against_peers_loads_and_says_how_long_it_takes(name: str, bench: Any) -> None:
+    script: ModuleType = bench(name)
+    assert script.WORKS
+    assert f"python bench/{name}.py --small" in (script.__doc__ or "")
+    assert "# about " in (script.__doc__ or "")  # seconds
+
+
+@pytest.mark.parametrize("name", ON_CPU)
+def test_a_script_for_cpus_loads(name: str, bench: Any) -> None:
+    assert callable(bench(name).main)
+
+
+def test_results_have_words_on_the_page(bench: Any) -> None:
+    titles = bench("write_page").TITLES
+    assert set(titles) >= {*AGAINST_PEERS, *ON_CPU}
+    assert {name for name in titles if not (BENCH / f"{name}.py").exists()} == set()
+
+
+def row_of(bench: Any, **changes: Any) -> dict[str, Any]:
+    """The row of a work of no time, done by us and by three peers: one quick, one missing, one broken."""
+    peers = bench("peers")
+
+    def broken(stack: ExitStack) -> Any:
+        raise ValueError("out of order\nand more")
+
+    work = peers.Work(
+        **{
+            "title": "nothing",
+            "unit": "calls/s",
+            "amount": 1.0,
+            "ours": {"qkv": lambda stack: lambda: None},
+            "peers": {
+                "quick": lambda stack: lambda: None,
+                "gone": peers.without("gone is not installed"),
+                "bad": broken,
+            },
+            "agreement": lambda: "equal",
+            "given": {"gone": 1234.0},
+            **changes,
+        }
+    )
+    place = peers.Bench(True, torch.device("cpu"), Path())
+    row: dict[str, Any] = peers.compete(work, place, peers.time.monotonic() + 60)
+    return row
+
+
+def test_peers_that_cannot_run_are_named_and_not_counted(bench: Any) -> None:
+    row = row_of(bench)
+    assert row["gone"] == "not here: gone is not installed; given: 1,234.0"
+    assert row["bad"] == "failed: ValueError out of order"
+    assert row["qkv"] > 0
+    assert row["quick"] > 0
+    assert row["times the best peer"] > 0
+    assert row["agreement"] == "equal"
+
+
+def test_without_a_peer_that_ran_there_is_no_ratio(bench: Any) -> None:
+    assert "times the best peer" not in row_of(bench, peers={"gone": bench("peers").without("away")})
+
+
+def test_what_finds_no_time_is_left_out(bench: Any) -> None:
+    peers = bench("peers")
+    with pytest.raises(TimeoutError), peers.out_of_patience(0.0):
+        pass
+    with pytest.raises(TimeoutError), peers.out_of_patience(0.01):
+        peers.time.sleep(60)
+
+
+def test_answers_that_differ_stop_a_comparison(bench: Any) -> None:
+    peers = bench("peers")
+    answer = torch.arange(6.0)
+    assert peers.agree({"qkv": answer, "other": answer + 1e-4}).startswith("2.0e-05, at most 1e-03")
+    for other in (answer + 0.1, answer[:5], answer * torch.nan):
+        with pytest.raises(peers.Disagreement):
+            peers.agree({"qkv": answer, "other": other})
+    assert peers.same_tokens({"qkv": [[1, 2]], "other": [[1, 2]]}).startswith("all 2 tokens")
+    with pytest.raises(peers.Disagreement):
+        peers.same_tokens({"qkv": [[1, 2]], "other": [[1, 3]]})
+
+
+def test_the_limit_is_the_slower_of_moving_and_computing(bench: Any) -> None:
+    most = bench("gpu").Limits(bytes=4e12, flops=8e14)
+    assert most.seconds(bytes=4e12, flops=8e14) == 1
+    assert most.seconds(bytes=8e12, flops=8e14) == 2
+    assert most.seconds(flops=2.4e15) == 3
+
+
+def test_rows_of_other_works_stay_if_the_machine_is_the_same(
+    bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    peers = bench("peers")
+    monkeypatch.setattr(peers, "RESULTS", tmp_path)
+    monkeypatch.setattr(peers, "machine", lambda: {"gpu": "this one"})
+    new = [{"work": "b", "qkv": 2}, {"work": "c", "qkv": 3}]
+    assert peers.merged("some", new) == new
+    old = [{"work": "a", "qkv": 1}, {"work": "b", "qkv": 1}]
+    for gpu, kept in (("this one", [old[0]]), ("another", [])):
+        (tmp_path / "some.json").write_text(json.dumps({"machine": {"gpu": gpu}, "rows": old}), encoding="utf-8")
+        assert peers.merged("some", new) == [*kept, *new]
+
+
+def test_the_model_written_by_hand_is_gpt2(bench: Any) -> None:
+    """It is what our speed is measured by, so it must compute the same, whole and token by token."""
+    pairs, plain = bench("same_weights"), bench("plain_gpt2")
+    from qkv.models.gpt2 import GPT2Sizes
+    from qkv.models.head_choice import HeadChoice
+
+    sizes = GPT2Sizes(vocabulary=70, positions=16, width=16, hidden=64, heads=2, layers=2)
+    place = bench("peers").Bench(True, torch.device("cpu"), Path())
+    ours = pairs.ours_of("gpt2", sizes, HeadChoice("language"), place)
+    model = plain.PlainGPT2(sizes).filled(pairs.names_of_others(ours))
+    ids = torch.randint(0, 70, (1, 5))
+    with torch.no_grad():
+        torch.testing.assert_close(model(ids)[..., :70], ours(ids), atol=1e-5, rtol=1e-5)
+        written = plain.PlainDecoder(model, 5, 4, compiled=False).run(ids)
+        for _ in range(4):
+            ids = torch.cat((ids, ours(ids)[:, -1:].argmax(-1)), 1)
+    assert written == ids[0, 5:].tolist()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [*AGAINST_PEERS, *ON_CPU])
+def test_a_script_runs_in_small(name: str) -> None:
+    done = subprocess.run(
+        [sys.executable, BENCH / f"{name}.py", "--small"], capture_output=True, text=True, check=False, timeout=600
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "failed" not in done.stdout
