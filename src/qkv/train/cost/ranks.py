@@ -37,6 +37,7 @@ from qkv.train.cost.ranks_time import times
 from qkv.train.cost.step import MakeOptimizer, trace_forward, trace_step, trace_update
 from qkv.train.cost.tracer import FORWARD, Trace
 from qkv.train.objectives.loss import Batch, Objective
+from qkv.train.optimizers.signs import Lion
 from qkv.train.parallel.layout import Layout
 from qkv.train.settings import TrainSettings
 
@@ -190,7 +191,9 @@ def cost_on_ranks(asked: Asked, layout: Layout, steps: RankSteps | None = None) 
         raise QkvError("A plan for ranks needs two of them or more: leave out ranks for one device.")
     found = steps or rank_steps(asked, layout)
     units = units_of(found.part, layout)
-    update, kept = trace_update(shards(found.part, units), asked.optimizer, asked.settings, asked.place)
+    own = shards(found.part, units)
+    _check_optimizer(asked.optimizer(own))
+    update, kept = trace_update(own, asked.optimizer, asked.settings, asked.place)
     messages = [*found.notes.messages, *messages_of(units, found.notes, layout, asked.settings.accumulate)]
     sees = layout.data * (layout.context if layout.context > 1 else 1)
     cost: dict[str, Any] = {
@@ -222,6 +225,14 @@ def cost_on_ranks(asked: Asked, layout: Layout, steps: RankSteps | None = None) 
             cost["flops"] / layout.ranks,
         )
     return RankCost(**cost)
+
+
+def _check_optimizer(optimizer: torch.optim.Optimizer) -> None:
+    """Those that change each number by what is known of it alone: others gather matrices, or are refused to ranks."""
+    if not isinstance(optimizer, torch.optim.Adam | torch.optim.AdamW | torch.optim.SGD | Lion):
+        raise QkvError(
+            f"What {type(optimizer).__name__} takes on many ranks cannot be told: plans know adamw, adam and lion."
+        )
 
 
 def messages_of(units: Sequence[Unit], notes: Notes, layout: Layout, accumulate: int) -> list[Message]:
