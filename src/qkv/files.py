@@ -70,6 +70,14 @@ def write_whole(file: Path, content: bytes) -> Path:
     return file
 
 
+def is_file(path: Path) -> bool:
+    """Says whether there is such a file; where no file can have such a name, as it is too long, there is none."""
+    try:
+        return path.is_file()
+    except (OSError, ValueError):
+        return False
+
+
 def read_bytes(file: Path) -> bytes:
     """All of a file. A pipe or a device is none: there reading may never end."""
     try:
@@ -165,10 +173,10 @@ def opened_tensors(file: Path) -> Iterator[Any]:
 @contextmanager
 def _reading_tensors(file: Path) -> Iterator[None]:
     """What is wrong with a safetensors file, in one sentence."""
-    if not file.is_file() and file.exists():
-        kind = "a folder" if file.is_dir() else "no file"
-        raise QkvError(f"{file} is {kind}: it should be a safetensors file.")
     try:
+        if not file.is_file() and file.exists():
+            kind = "a folder" if file.is_dir() else "no file"
+            raise QkvError(f"{file} is {kind}: it should be a safetensors file.")
         yield
     except FileNotFoundError as error:
         raise QkvError(f"The file {file} is missing.") from error

@@ -57,7 +57,7 @@ def page(stretches: Sequence[Stretch], command: str) -> str:
 
 Written by `{command}`. `make fuzz` goes on where it was stopped, and reads stretches of inputs again that had findings:
 so what is told here of others may be of the code as it was before what they found was mended.
-`tests/fuzz/test_found.py` keeps what was found.
+`tests/fuzz/test_found*.py` keep what was found.
 
 **{told["inputs"]:,} damaged inputs, {len(told["findings"])} findings.** Each is a small valid folder or file of the
 kinds below with something changed: bits, lengths, offsets, shapes, names, types, nesting, doubled keys, numbers that

@@ -15,7 +15,7 @@ from qkv.data.image_files import picture_from
 from qkv.data.images import Source
 from qkv.data.table import Problem, read_table
 from qkv.errors import QkvError
-from qkv.files import read_json
+from qkv.files import is_file, read_json
 
 
 @dataclass(frozen=True)
@@ -160,6 +160,6 @@ def _names(items: Sequence[BoxedImage], classes: Sequence[str] | None) -> tuple[
 
 
 def _existing(picture: Path, file: Path) -> Path:
-    if not picture.is_file():
+    if not is_file(picture):
         raise QkvError(f"{file} names the picture {picture}, and there is no such file.")
     return picture

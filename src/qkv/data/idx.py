@@ -46,4 +46,8 @@ def read_idx(file: Path | str) -> NDArray[np.generic]:
     if len(content) != wanted:
         found = "more than" if len(content) > wanted else f"{len(content):,} of"
         raise QkvError(f"{file} holds {found} the {wanted:,} bytes that its header says: it is broken.")
-    return np.frombuffer(content, dtype).reshape(shape).astype(dtype.newbyteorder("="), copy=False)
+    try:
+        array = np.frombuffer(content, dtype).reshape(shape)
+    except ValueError as error:  # sizes that only hold nothing together, or too many of them
+        raise QkvError(f"{file} says that it has the sizes {list(shape)}, which no array has.") from error
+    return array.astype(dtype.newbyteorder("="), copy=False)

@@ -14,6 +14,7 @@ from qkv.data.records import STANDARD_INPUT
 from qkv.data.table import Problem, read_table
 from qkv.data.token_rows import Ints
 from qkv.errors import QkvError
+from qkv.files import is_file
 
 Item = TypeVar("Item")
 
@@ -103,7 +104,7 @@ def picture_from(folder: Path) -> Callable[[Any], Source]:
                 raise ValueError("is empty")
             return value
         file = folder / text(value)
-        if not file.is_file():
+        if not is_file(file):
             raise ValueError(f"names {str(value)[:80]!r}, and there is no such file beside the table")
         return file
 

@@ -17,6 +17,7 @@ from qkv.errors import QkvError
 
 CROSSINGS = 32  # zeros of the sinc on either side, counted at the lower rate
 ROLL_OFF = 0.945  # the cut-off, as a share of half of the lower rate
+MOST_WEIGHTS, WEIGHTS_AT_ONCE = 2**23, 2**18  # bounds of memory, for headers that are broken
 BETA = 9.0  # of the Kaiser window: what lies outside is about 90 dB down
 RATES = (1_000, 768_000)  # samples a second that are read; others are no sound or a broken header
 
@@ -40,11 +41,19 @@ def phase_weights(up: int, down: int) -> Tensor:
     """
     cut = ROLL_OFF * min(1.0, up / down)  # as a share of half of the old rate
     half = ceil(CROSSINGS / min(1.0, up / down))
+    if 2 * half * up > MOST_WEIGHTS:
+        raise QkvError(
+            f"A sound of {down:,} samples for every {up:,} that are wanted cannot be resampled here, the two have too "
+            "little in common: give it a usual rate first."
+        )
     taps = torch.arange(1 - half, half + 1, dtype=torch.float64)
-    distance = torch.arange(up, dtype=torch.float64)[:, None] / up - taps  # [up taps]
-    inside = (1 - (distance / half) ** 2).clamp(min=0)
-    kaiser = torch.special.i0(BETA * inside.sqrt()) / torch.special.i0(torch.tensor(BETA, dtype=torch.float64))
-    return (cut * torch.sinc(cut * distance) * kaiser).float()
+    weights = torch.empty(up, 2 * half)
+    for places in torch.arange(up, dtype=torch.float64).split(max(1, WEIGHTS_AT_ONCE // (2 * half))):
+        distance = places[:, None] / up - taps  # [p taps]
+        inside = (1 - (distance / half) ** 2).clamp(min=0)
+        kaiser = torch.special.i0(BETA * inside.sqrt()) / torch.special.i0(torch.tensor(BETA, dtype=torch.float64))
+        weights[int(places[0]) : int(places[-1]) + 1] = (cut * torch.sinc(cut * distance) * kaiser).float()
+    return weights
 
 
 class Resampler:

@@ -16,6 +16,7 @@ from qkv.data.sound_features import WaveFeatures
 from qkv.data.table import Problem, read_table
 from qkv.data.token_rows import Ints
 from qkv.errors import QkvError
+from qkv.files import is_file
 
 SUFFIXES = frozenset(
     {".wav", ".flac", ".ogg", ".oga", ".opus", ".mp3", ".aif", ".aiff", ".aifc", ".au", ".caf", ".w64"}
@@ -129,7 +130,7 @@ def _file_beside(path: Path | str) -> Callable[[Any], Path]:
 
     def kind(value: Any) -> Path:
         file = folder / text(value)
-        if not file.is_file():
+        if not is_file(file):
             raise ValueError(f"names {str(value)[:80]!r}, and there is no such file beside the table")
         return file
 

@@ -51,6 +51,7 @@ class DetrSizes:
             if not isinstance(given, list | tuple) or not all(type(each) is int and each > 0 for each in given):
                 raise QkvError(f"The size {name} of family detr must be whole numbers above 0, but is {given!r}.")
             object.__setattr__(self, name, tuple(given))
+        find_block(self.residual)
 
 
 def _published(depths: tuple[int, ...] = (3, 4, 6, 3), last_stride: int = 2) -> DetrSizes:
