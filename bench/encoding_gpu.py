@@ -59,7 +59,7 @@ def rows(bench: Bench) -> Work:
         return agree({"qkv": model(ids[:8])[0], "HF": reference(ids[:8], attention_mask=seen[:8]).last_hidden_state})
 
     def ours(stack: ExitStack, compiled: bool) -> Call:
-        if compiled and not bench.small:
+        if compiled and bench.compiles:
             stack.enter_context(compiled_blocks(model))
         stack.enter_context(torch.inference_mode())
         model.to(NARROW)

@@ -69,16 +69,16 @@ def one_text(bench: Bench, size: str, named: str, goal: str, given: dict[str, fl
     writers = Writers(bench, size)
     (ids,) = prompts = writers.some_prompts([prompt])
 
-    def plain(new: int) -> PlainDecoder:
+    def plain(new: int, compiled: bool) -> PlainDecoder:
         with bench.device:
             model = PlainGPT2(writers.ours.sizes).filled(names_of_others(writers.ours))
         model = model.to(writers.ours.embed.tokens.weight.dtype)
-        return PlainDecoder(model, prompt, new, compiled=not bench.small)
+        return PlainDecoder(model, prompt, new, compiled=compiled)
 
     @torch.inference_mode()
     def agreement() -> str:
         few = min(new, COMPARED)
-        by_hand = plain(few).run(torch.tensor([ids]))
+        by_hand = plain(few, False).run(torch.tensor([ids]))
         found = {"qkv": writers.write(prompts, few), "HF": writers.generate(prompts, few), "plain torch": [by_hand]}
         return same_tokens(found)
 
@@ -93,7 +93,7 @@ def one_text(bench: Bench, size: str, named: str, goal: str, given: dict[str, fl
     def by_hand(stack: ExitStack) -> Call:
         writers.narrow()
         stack.enter_context(torch.inference_mode())
-        decoder, given_ids = plain(new), torch.tensor([ids], device=bench.device)
+        decoder, given_ids = plain(new, bench.compiles), torch.tensor([ids], device=bench.device)
         return lambda: decoder.run(given_ids)
 
     return Work(

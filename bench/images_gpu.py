@@ -101,7 +101,7 @@ def inference(bench: Bench, size: str, goal: str, given: dict[str, float]) -> Wo
         return make
 
     def in_blocks(stack: ExitStack) -> Call:
-        if not bench.small:
+        if bench.compiles:
             stack.enter_context(compiled_blocks(pair.ours))
         return answering(pair.ours)(stack)
 
@@ -132,7 +132,7 @@ def training(bench: Bench, goal: str, given: dict[str, float]) -> Work:
     pixels = torch.randint(0, 256, pair.pictures.shape, dtype=torch.uint8, device=device)
 
     def ours(stack: ExitStack) -> Call:
-        settings = TrainSettings(steps=1, precision="bfloat16", compile=not bench.small, device=device.type, clip=None)
+        settings = TrainSettings(steps=1, precision="bfloat16", compile=bench.compiles, device=device.type, clip=None)
         if settings.compile:
             stack.enter_context(compiled_blocks(pair.ours))
         model = pair.ours.train()

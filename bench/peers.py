@@ -2,7 +2,8 @@
 
 A script names its works and calls `main`. Options of every such script:
 
-    --small          tiny sizes on a CPU, to see that it runs; nothing is timed in earnest or written
+    --small          tiny sizes on a CPU, to see that it runs; nothing is timed in earnest or written. With --gpu on the
+                     GPU, with --compile compiled: all that a real run does, in less time
     --only NAME      this work alone; what other works have in the file of results stays, if the machine is the same
     --seconds N      for the whole script (90 if nothing is said): what finds no time is left out and named
 
@@ -53,10 +54,11 @@ class Bench:
     small: bool
     device: torch.device
     folder: Path  # for files, gone afterwards
+    compiles: bool = False
 
     def compiled(self, function: Any, **options: Any) -> Any:
-        """As torch compiles it; in small it stays as it is: compiling takes longer than all the rest."""
-        return function if self.small else torch.compile(function, **options)
+        """As torch compiles it; in small it may stay as it is: compiling takes longer than all the rest."""
+        return torch.compile(function, **options) if self.compiles else function
 
     def pick(self, large: Any, small: Any) -> Any:
         return small if self.small else large
@@ -214,15 +216,18 @@ def main(name: str, works: Works, remarks: Mapping[str, Any]) -> None:
     parser.add_argument("--small", action="store_true", help="tiny sizes on a CPU, to see that it runs")
     parser.add_argument("--only", action="append", choices=list(works), help="this work alone; may be said again")
     parser.add_argument("--seconds", type=float, default=90.0, help="that the whole script may take")
+    parser.add_argument("--compile", action="store_true", help="with --small: compile all the same")
+    parser.add_argument("--gpu", action="store_true", help="with --small: on the GPU all the same")
     given = parser.parse_args()
     until = time.monotonic() + given.seconds
-    if not given.small:
+    device = "cuda" if given.gpu or not given.small else "cpu"
+    if device == "cuda":
         machine()  # says at once where there is no GPU
     torch.backends.cudnn.allow_tf32 = False  # answers are compared in float32; nothing is timed in it
     rows, failed = [], False
     for work in given.only or works:
         with tempfile.TemporaryDirectory() as folder:
-            bench = Bench(given.small, torch.device("cpu" if given.small else "cuda"), Path(folder))
+            bench = Bench(given.small, torch.device(device), Path(folder), given.compile or not given.small)
             torch.manual_seed(0)
             made: Work | None = None
             try:
