@@ -1,8 +1,10 @@
 """What damaged files of data found, each as the smallest file that did it."""
 
+import base64
 import gzip
 import json
 import struct
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +18,7 @@ from qkv.data.boxes import read_coco
 from qkv.data.idx import read_idx
 from qkv.data.questions import read_questions
 from qkv.data.sound import read_sound
+from qkv.data.sources import sources_of
 from qkv.data.table import read_table
 from qkv.errors import QkvError
 from qkv.files import read_tensors
@@ -84,3 +87,22 @@ def test_rates_that_have_nothing_in_common(tmp_path: Path) -> None:
         read_sound(tmp_path / "a.wav", 16_000)
     soundfile.write(tmp_path / "b.wav", np.zeros(441), 44_100)
     assert read_sound(tmp_path / "b.wav", 16_000).samples.shape == (160,)
+
+
+# A parquet file whose note of one column is damaged: asking pyarrow 26 for that note ends the process (SIGABRT).
+DAMAGED_NOTE = (
+    "eNqtlD1v00AYxx+fTyGYIDWVzvKhvLipanVIXTvvqbqcqwYQQZRILYgBKarctANNSANhYGTIkIEPgICxQkwMVfcixMjA5+ArlOecF4Y6Zckz"
+    "nP++u+f//B7fyTui4TLKfhH2UakzjcEiwKkySAJA/ejYNx2zfWA2zZ7/prdh3u1enF188rOmYyfh9hK4jSWIlu1U3IMcSuoWeAbyjQzQnIuq"
+    "sIeqYjNgOruTRfMFFmGRRAlWU4F3IdQ7V7GN5LW143Gku7VKcNQUVR3UADv4TdiHaQdflEFq0kEx1CVfROwMlCRsIYewZYSFKoqKnCqWUFVR"
+    "RUv52Q1UQ60xw0hdXzq0g6HCntfxKRuoDdITfjf8M5Qdmy+Du7cMtCwJF5mexeQpYXqU7IYnl20j/R/3gPGmKRmpoqiEUZ4tghE52T/0XzQZ"
+    "ARZbIQaViStQT+A23eCbPGFBgsV4ESILfLTKiK7p36j+TrV+KFZ0LufPZa8gIQBbJrCpn15eRrgFmuTAYpoVxYIwC+c8wPlJraE6n+O8CvSV"
+    "8CnQuQQaqrOJqP6H6N+JNbxhvZ/b8V1lehsgUYmE9SjWwqKIZMREo/HoycbobI3PyrqMvJDxWIzigRB94bVETYiW2GoFc54nxEMptoS4H0z8"
+    "e2Jsy2F3rHZlHubfkz6Brzd2Ftu1YKfXnyaJaWnPefb00Jm8e+N1MMxOs/vyld9b2+901prdbrtvvva7J0ftYzNXsh3b5Ql5J8/w/u7gP+4v"
+    "OJMkXA=="
+)
+
+
+def test_parquet_whose_notes_end_the_process(tmp_path: Path) -> None:
+    put(tmp_path / "a.parquet", zlib.decompress(base64.b64decode(DAMAGED_NOTE)))
+    with pytest.raises(QkvError, match="not a whole parquet file"):
+        _ = [list(source.read()) for source in sources_of(tmp_path / "a.parquet")]
