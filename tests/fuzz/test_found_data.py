@@ -58,10 +58,15 @@ def test_questions_in_another_encoding(tmp_path: Path) -> None:
 
 
 def test_boxes_beyond_numbers(tmp_path: Path) -> None:
-    boxed = {**COCO, "annotations": [{**COCO["annotations"][0], "bbox": [0, 0, HUGE, 5]}]}
-    (tmp_path / "coco.json").write_text(json.dumps(boxed))
     put(tmp_path / "a.png", b"")
-    assert "not of four numbers" in str(read_coco(tmp_path / "coco.json").problems[0])
+    for corner in (0, 0.5):
+        boxed = {**COCO, "annotations": [{**COCO["annotations"][0], "bbox": [corner, 0, HUGE, 5]}]}
+        (tmp_path / "coco.json").write_text(json.dumps(boxed))
+        if corner:
+            with pytest.raises(QkvError, match="no COCO file"):
+                read_coco(tmp_path / "coco.json")
+        else:
+            assert "not of four numbers" in str(read_coco(tmp_path / "coco.json").problems[0])
 
 
 def test_pictures_whose_names_no_file_can_have(tmp_path: Path) -> None:

@@ -91,7 +91,7 @@ def read_coco(file: Path | str, images: Path | str | None = None, classes: Seque
             BoxedImage(_existing(folder / str(each["file_name"]), file), tuple(found[each["id"]]))
             for each in content["images"]
         ]
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         missing = f" ({error.args[0]!r} is missing)" if isinstance(error, KeyError) else ""
         raise QkvError(
             f"{file} is no COCO file{missing}: it needs images with id and file_name, categories with id and name, and "
