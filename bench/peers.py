@@ -250,7 +250,7 @@ def main(name: str, works: Works, remarks: Mapping[str, Any]) -> None:
 
 
 def merged(name: str, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """New rows, and those of the last results that are not among them, if they come from the same machine."""
+    """New rows, and those of the last results that are not among them and came about on the same machine."""
     file = RESULTS / f"{name}.json"
     if not file.exists():
         return rows
@@ -258,5 +258,5 @@ def merged(name: str, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     if before["machine"] != machine():
         return rows
     new = {row["work"]: row for row in rows}
-    kept = [new.pop(row["work"], row) for row in before["rows"]]
+    kept = [new.pop(row["work"], row) for row in before["rows"] if row["work"] in new or "failed" not in row]
     return kept + [row for row in rows if row["work"] in new]

@@ -21,6 +21,7 @@ from torch import Tensor
 from qkv.generate.beam import beam_search
 from qkv.generate.decode import LengthLimit, greedy
 from qkv.generate.prepare import Ready
+from qkv.models.sequence_to_sequence import EncoderDecoder
 from qkv.models.t5 import SIZES
 
 TINY = {
@@ -37,11 +38,11 @@ def decoding(bench: Bench, beams: int, goal: str, given: float) -> Work:
     tokens = {"pad_token_id": START, "eos_token_id": END, "decoder_start_token_id": START}
     reference = reference_of(model, bench, tokens)
     source = torch.randint(2, sizes.vocabulary, (rows, length), device=bench.device)
-    ready = Ready(model)
+    ready: Ready[EncoderDecoder] = Ready()
 
     def write(new: int) -> list[list[int]]:
         limit = LengthLimit(factor=0.0, constant=new)
-        with ready.decoding() as prepared:
+        with ready.decoding(model) as prepared:
             if beams == 1:
                 return [each.ids for each in greedy(prepared, source, start=START, end=END, limit=limit, never=(END,))]
             found = beam_search(prepared, source, start=START, end=END, beams=beams, limit=limit, never=(END,))

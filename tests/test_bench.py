@@ -139,7 +139,7 @@ def test_rows_of_other_works_stay_if_the_machine_is_the_same(
     monkeypatch.setattr(peers, "machine", lambda: {"gpu": "this one"})
     new = [{"work": "b", "qkv": 2}, {"work": "c", "qkv": 3}]
     assert peers.merged("some", new) == new
-    old = [{"work": "a", "qkv": 1}, {"work": "b", "qkv": 1}]
+    old = [{"work": "a", "qkv": 1}, {"work": "b", "qkv": 1}, {"work": "d", "failed": "of something"}]
     for gpu, kept in (("this one", [old[0]]), ("another", [])):
         (tmp_path / "some.json").write_text(json.dumps({"machine": {"gpu": gpu}, "rows": old}), encoding="utf-8")
         assert peers.merged("some", new) == [*kept, *new]
