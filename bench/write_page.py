@@ -129,10 +129,10 @@ def section(name: str, title: str, text: str) -> str:
 def main() -> None:
     sections = [section(name, *words) for name, words in TITLES.items() if (RESULTS / f"{name}.json").exists()]
     head = (
-        "# Performance\n\n*Written by `bench/write_page.py` from `bench/results/`; `make bench` and `make "
-        "bench-gpu` measure anew.* Peers "
-        "are models of the transformers library of the same sizes, Marian where nothing else is said, measured in "
-        "turns in the same run; figures are medians. Compare ratios, not machines.\n\n"
+        "# Performance\n\n*Written by `bench/write_page.py` from `bench/results/`; `make bench` and `make bench-gpu` "
+        "measure anew.* Peers are models of the transformers library (HF in tables) of the same sizes, Marian where "
+        "nothing else is said, measured in the same run, on a CPU in turns; figures are medians. Compare ratios, not "
+        "machines.\n\n"
     )
     PAGE.write_text(head + "\n".join(sections), encoding="utf-8")
 
