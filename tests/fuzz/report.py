@@ -64,7 +64,8 @@ kinds below with something changed: bits, lengths, offsets, shapes, names, types
 are none, bytes that are no text, files that are folders, pipes or links. Reading one must give what it says, or a
 `QkvError` in one sentence. Anything else is a finding: another exception, a crash, more than {MOST_SECONDS:g} s of work
 or {MOST_WAITING:g} s of waiting, more than {MOST_MEMORY >> 20} MiB of memory for one input (a process that reads may
-take {MORE_MEMORY >> 30} GiB). Models that load are then used once, and so are tokenizers.
+take {MORE_MEMORY >> 30} GiB). Models of texts, translators and ViTs that
+load are then used once, and so are tokenizers.
 
 While an input was read, an audit hook of the interpreter stood ready to stop the execution or compilation of code, any
 import, socket, process, pickle, foreign library and any change of files outside the folder of the test.
