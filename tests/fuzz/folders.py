@@ -9,6 +9,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -91,7 +92,7 @@ CHANGES: dict[str, Change] = {
     ".tsv": change_lines,
     ".conll": change_lines,
 }
-PACKED = {".gz": (gzip.decompress, gzip.compress), ".xz": (lzma.decompress, lzma.compress)}
+PACKED = {".gz": (gzip.decompress, gzip.compress), ".xz": (lzma.decompress, partial(lzma.compress, preset=0))}
 
 
 def change_file(name: str, content: bytes, random: Random) -> bytes:
