@@ -11,6 +11,7 @@ from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
+os.environ["ARROW_DEFAULT_MEMORY_POOL"] = "system"  # others keep addresses that one broken file asked for
 
 import torch
 from rich.console import Console
