@@ -39,8 +39,8 @@ TINY = {"vocabulary": 200, "positions": 64, "width": 48, "hidden": 96, "heads": 
 MINILM = replace(SIZES["base"], width=384, hidden=1536, layers=6)
 ROWS, LENGTH, TEXTS, TOGETHER = 256, 128, 4096, 128
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-# Tokens of the 8,891 sentences of Moby-Dick, [CLS] and [SEP] among them: the bounds of 32 parts of as many sentences. The
-# longest has 529; the last bound is such that the mean is the book's, 35.
+# Tokens of the 8,891 sentences of Moby-Dick, [CLS] and [SEP] among them: the bounds of 32 parts of as many sentences.
+# The longest has 529; the last bound is such that the mean is the book's, 35.
 LENGTHS = (
     4, 5, 5, 7, 8, 10, 11, 12, 14, 15, 17, 19, 20, 22, 24, 26, 28, 30, 32, 34, 36, 38, 41, 44, 47, 50, 54, 59, 65, 73,
     83, 101, 167,
