@@ -19,6 +19,8 @@ from qkv.data.tokenizer import TextTokenizer
 from qkv.errors import LONGEST, QkvError
 from qkv.files import checksum_of_json, read_json, read_tensors
 from qkv.generate.language import read_ends
+from qkv.models.catalogue import count_parameters, find_family
+from qkv.models.head_choice import HeadChoice
 from qkv.train.adapt.lora_files import load_adapter
 from qkv.train.history import read_history
 from qkv.weights.load import load_model
@@ -226,3 +228,9 @@ def test_blocks_that_no_network_has(models: dict[str, Seed], tmp_path: Path) -> 
     edited(folder / "config.json", backbone_config={**config["backbone_config"], "layer_type": "other"})
     with pytest.raises(QkvError):
         load_model(folder)
+
+
+def test_a_model_that_is_counted_takes_no_memory() -> None:
+    """Once 34 GB, for the norm of weights that nobody has."""
+    sizes = find_family("wav2vec2").sizes({"width": 2**16, "hidden": 8, "heads": 2, "layers": 1})
+    assert count_parameters("wav2vec2", sizes, HeadChoice("ctc")) > 2**32

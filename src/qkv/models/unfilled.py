@@ -27,8 +27,9 @@ class Unfilled(TorchFunctionMode):
             return first
         if function is torch.arange:
             return torch.arange(2, device="cpu", dtype=kwargs.get("dtype"))
-        if function is torch.linalg.vector_norm and first.is_meta:  # its shape is all that matters
-            return function(torch.empty(first.shape, device="cpu"), *args[1:], **kwargs).to("meta")
+        if function is torch.linalg.vector_norm and first.is_meta and "dim" in kwargs:  # its shape is all that matters
+            gone = {each % first.ndim for each in kwargs["dim"]}
+            return first.new_empty([size for place, size in enumerate(first.shape) if place not in gone])
         if function is torch.randn:
             return torch.empty(*args, **{key: value for key, value in kwargs.items() if key != "generator"})
         return function(*args, **kwargs)
