@@ -41,7 +41,9 @@ from qkv.train.optimizers.signs import Lion
 from qkv.train.parallel.layout import Layout
 from qkv.train.settings import TrainSettings
 
-AHEAD = 2  # blocks that are whole at once: one is used, the next on its way
+# Blocks that are whole at once, as torch's `fully_shard` has them at most: of parameters one is used and the next on
+# its way, of gradients one is made and copies of two are summed.
+AHEAD, LEAVING = 2, 3
 LOSS, NORM = 4, 8  # bytes: a sum in float32, a square in float64
 BACK_OF = {"product": 2.0, "attention": 2.5}  # operations on the way back for each on the way forward
 
@@ -279,5 +281,5 @@ def _memory(passes: Trace, units: Sequence[Unit], kept: int, profile: DeviceProf
         gathered=sum(unit.whole() for unit in staying) + AHEAD * max((unit.whole() for unit in passing), default=0),
         temporary=peak.temporary
         + sum(unit.whole(True) for unit in staying)
-        + AHEAD * max((unit.whole(True) for unit in passing), default=0),
+        + LEAVING * max((unit.whole(True) for unit in passing), default=0),
     )
