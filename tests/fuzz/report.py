@@ -41,7 +41,7 @@ def page(stretches: Sequence[Stretch], command: str) -> str:
     rows = [
         f"| {kind} | {sum(count for name, count in one.items() if name in ('loaded', 'refused', 'finding')):,} "
         f"| {one.get('loaded', 0):,} | {one.get('refused', 0):,} | {one.get('finding', 0):,} "
-        f"| {1000 * one['slowest']:.0f} |"
+        f"| {one['seconds']:.0f} | {1000 * one['slowest']:.0f} |"
         for kind, one in told["kinds"].items()
     ]
     by_kind = Counter((each["target"], each["kind"], each["where"]) for each in told["findings"])
@@ -55,9 +55,9 @@ def page(stretches: Sequence[Stretch], command: str) -> str:
     versions = ", ".join(f"{name} {version(name)}" for name in LIBRARIES)
     return f"""# Damaged files
 
-Written by `{command}`. `make fuzz` goes on where it was stopped, and reads stretches of inputs again that had findings:
-so what is told here of others may be of the code as it was before what they found was mended.
-`tests/fuzz/test_found*.py` keep what was found.
+*Written by `{command}`.* `make fuzz` goes on where it was stopped, and reads those stretches of inputs again that had
+findings: what is told here of the others may be of the code as it was before those were mended. What was found so far
+is kept in `tests/fuzz/test_found*.py`.
 
 **{told["inputs"]:,} damaged inputs, {len(told["findings"])} findings.** Each is a small valid folder or file of the
 kinds below with something changed: bits, lengths, offsets, shapes, names, types, nesting, doubled keys, numbers that
@@ -71,8 +71,8 @@ While an input was read, an audit hook of the interpreter stood ready to stop th
 import, socket, process, pickle, foreign library and any change of files outside the folder of the test.
 {native}
 
-| kind | inputs | loaded | refused | findings | slowest (ms) |
-|---|---:|---:|---:|---:|---:|
+| kind | inputs | loaded | refused | findings | seconds of work | slowest (ms) |
+|---|---:|---:|---:|---:|---:|---:|
 {chr(10).join(rows)}
 
 The processes took at most {told["peak_memory"] >> 20} MiB, {told["most_growth"] >> 20} MiB of which came while inputs
