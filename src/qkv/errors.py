@@ -3,7 +3,6 @@
 from collections.abc import Iterable
 from difflib import get_close_matches
 
-
 LONGEST = 2000  # letters of a sentence: what a file says may be of any length, and is quoted
 
 

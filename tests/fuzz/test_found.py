@@ -104,6 +104,7 @@ def test_pieces_whose_score_is_a_number_of_another_kind(tmp_path: Path, content:
     ("changes", "told"),
     [
         ({"lora_dropout": 32}, "lora_dropout"),
+        ({"lora_alpha": HUGE}, "lora_alpha"),
         ({"lora_dropout": float("nan")}, "lora_dropout"),
         ({"alpha_pattern": {"([a-z._0-9]+)+!": 2}}, "may never end"),
         ({"alpha_pattern": {".*.*.*.*.*!": 2}}, "may never end"),

@@ -20,6 +20,7 @@ from qkv.data.questions import read_questions
 from qkv.data.sound import read_sound
 from qkv.data.sources import sources_of
 from qkv.data.table import read_table
+from qkv.data.token_files import open_token_file
 from qkv.errors import QkvError
 from qkv.files import read_tensors
 from tests.fuzz.folders import put
@@ -111,3 +112,10 @@ def test_parquet_whose_notes_end_the_process(tmp_path: Path) -> None:
     put(tmp_path / "a.parquet", zlib.decompress(base64.b64decode(DAMAGED_NOTE)))
     with pytest.raises(QkvError, match="not a whole parquet file"):
         _ = [list(source.read()) for source in sources_of(tmp_path / "a.parquet")]
+
+
+def test_checksums_of_tokens_that_are_no_text(tmp_path: Path) -> None:
+    header = b'{"__metadata__": {"checksum": "\\ud800"}}'
+    put(tmp_path / "a.safetensors", struct.pack("<Q", len(header)) + header)
+    with pytest.raises(QkvError, match="no checksum"):
+        open_token_file(tmp_path / "a.safetensors", vocabulary=9)

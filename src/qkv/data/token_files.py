@@ -158,7 +158,7 @@ def _header(stream: BinaryIO) -> tuple[dict[str, Any], int]:
 
 def _verify(stream: BinaryIO, begin: int, header: dict[str, Any]) -> None:
     stream.seek(0)
-    said = header["__metadata__"].get(CHECKSUM, "").encode()
+    said = header["__metadata__"].get(CHECKSUM, "").encode(errors="replace")
     place = stream.read(begin).find(said)
     if len(said) != len(UNKNOWN) or place < 0:
         raise _Damage("is no file of tokens: it has no checksum")

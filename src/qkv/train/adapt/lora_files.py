@@ -18,6 +18,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from qkv.data.columns import is_number
 from qkv.errors import QkvError
 from qkv.files import WRITE_ERRORS, copy_into, read_json, read_notes, read_tensors, write_json, write_tensors
 from qkv.models.sequence_to_sequence import SequenceToSequence
@@ -165,7 +166,7 @@ def read_config(file: Path) -> Config:
     numbers = {"lora_alpha": config.get("lora_alpha"), "lora_dropout": config.get("lora_dropout", 0.0)}
     patterns = config.get("alpha_pattern") or {}
     for key, value in [*numbers.items(), *(patterns.items() if isinstance(patterns, dict) else [("", None)])]:
-        if type(value) not in (int, float):
+        if not is_number(value):
             raise QkvError(f'In {file}, "{key or "alpha_pattern"}" must be a number, not {value!r}.')
     if not 0 <= numbers["lora_dropout"] < 1:
         raise QkvError(f'In {file}, "lora_dropout" must be at least 0 and below 1, not {numbers["lora_dropout"]!r}.')
