@@ -59,7 +59,7 @@ def updated(shared: Shared, several: bool) -> tuple[float, int, dict[str, Tensor
 
     with recompute_blocks(model) if shared.recompute and several else nullcontext():
         total = team.inside(work)
-        count = team.counted(found[0].count)
+        count = team.counted(found[0].count, 0.0)[0]
         (total / count).backward()
     optimizer.step()
     ready = team.finished(model)
