@@ -39,7 +39,8 @@ def test_a_folder_may_name_more_tokens_that_end_an_output(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("told", "complaint"), [(9999, "9999, the vocabulary has 300"), ([-1], "number of a token"), ("</s>", "number of a token")]
+    ("told", "complaint"),
+    [(9999, "9999, the vocabulary has 300"), ([-1], "number of a token"), ("</s>", "number of a token")],
 )
 def test_an_end_that_is_no_token_is_refused(told: object, complaint: str, tmp_path: Path) -> None:
     save_writer(tmp_path / "own")
