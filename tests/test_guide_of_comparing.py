@@ -16,6 +16,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_its_commands_work(folder: Path) -> None:
     lines = [line for block in blocks("compare.md", "sh") for line in commands(block)]
     assert len(lines) == 2

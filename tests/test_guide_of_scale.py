@@ -59,6 +59,7 @@ def test_its_tables_are_those_of_the_plans(script: dict[str, Any]) -> None:
     }
 
 
+@pytest.mark.slow
 def test_a_plan_of_the_smallest_is_that_of_today(script: dict[str, Any]) -> None:
     (old,) = [each for each in stored() if (each["size"], each["gpus"]) == ("124M", 8)]
     sizes, rows = script["MODELS"]["124M"]

@@ -76,6 +76,7 @@ def test_figures_as_json(h200: DeviceProfile) -> None:
     assert told["fits"] is True
 
 
+@pytest.mark.slow
 def test_what_does_not_fit_is_told_the_smallest_change(h200: DeviceProfile) -> None:
     plans = plans_for("gpt2", GPT, ranks=16, device=h200, **COMMON)
     once, twice = (plans.cost(Layout(), recompute).memory.total for recompute in (False, True))
@@ -91,6 +92,7 @@ def test_what_does_not_fit_is_told_the_smallest_change(h200: DeviceProfile) -> N
     assert "no layout of so many ranks" in with_room(1000, Layout(), True, ranks=2)
 
 
+@pytest.mark.slow
 def test_the_best_layouts_come_first(h200: DeviceProfile) -> None:
     found = plans_for("gpt2", GPT, ranks=4, device=h200, **COMMON).best(False)
     assert {each.ranks for each in found} == {4}

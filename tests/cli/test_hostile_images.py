@@ -21,6 +21,8 @@ from tests.generate.test_detect import small_detector
 from tests.generate.test_keypoints import small_model as small_pose
 from tests.models.small_images import small_model
 
+pytestmark = pytest.mark.slow  # `tests/fuzz` reads damaged files of these kinds at every change
+
 HALF = Normalise(1 / 255, (0.5,) * 3, (0.5,) * 3)
 KINDS = ("squeezed", "cropped", "objects", "points")
 ROOM = 400 * 2**20  # bytes that reading a file may take: a picture of the most pixels is 200 MB as RGB

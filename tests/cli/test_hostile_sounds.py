@@ -27,6 +27,8 @@ from tests.generate.speech import small_model as small_whisper
 from tests.generate.test_sound_readers import BANK, small_ast
 from tests.models.small_sounds import small_sound
 
+pytestmark = pytest.mark.slow  # `tests/fuzz` reads damaged files of these kinds at every change
+
 KINDS = ("pictures of sound", "letters", "speech")
 ROOM = 100 * 2**20  # bytes that reading a file may take
 

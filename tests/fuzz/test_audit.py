@@ -143,6 +143,7 @@ def test_every_path_through_the_filter_ends_in_an_answer(machine: str) -> None:
     assert program[-1][0] == 0x06
 
 
+@pytest.mark.slow
 @LINUX
 def test_damaged_inputs_of_every_kind_by_the_tool_itself(tmp_path: Path) -> None:
     """Under the hook and the filter, in a process of their own: no finding, and neither saw anything."""

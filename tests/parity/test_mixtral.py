@@ -56,7 +56,13 @@ CASES = {
 READ = PUBLISHED["mixtral"].sizes_of
 
 
-@pytest.fixture(scope="module", params=CASES)
+# What comes after the stream is the same for all families: others are read with it at every change.
+HEADS = ("states", "classification", "tokens", "spans")
+
+
+@pytest.fixture(
+    scope="module", params=[pytest.param(name, marks=pytest.mark.slow) if name in HEADS else name for name in CASES]
+)
 def pair(request, tmp_path_factory):
     return reference_pair(CASES[request.param], tmp_path_factory.mktemp("reference"))
 
