@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from qkv.data.mixing import MixedBatches, Source
+from qkv.data.mixing import MixedBatches, Ingredient
 from qkv.data.packing import LanguageBatch
 from qkv.data.streaming import StreamedRows, Windows
 from qkv.data.token_shards import TokenShards
@@ -26,7 +26,7 @@ def corpora(tmp_path_factory: pytest.TempPathFactory) -> dict[str, TokenShards]:
 
 def mixed(corpora: dict[str, TokenShards], rows: int = 7, prefetch: int = 3, **more) -> MixedBatches[LanguageBatch]:
     sources = [
-        Source(name, StreamedRows(Windows(corpora[name], PACKED, window=2, seed=3)), weight)
+        Ingredient(name, StreamedRows(Windows(corpora[name], PACKED, window=2, seed=3)), weight)
         for name, weight in WEIGHTS.items()
     ]
     return MixedBatches(sources, rows, seed=3, prefetch=prefetch, **more)
@@ -93,11 +93,11 @@ def test_a_position_of_another_mixture_is_refused(corpora: dict[str, TokenShards
 def test_a_weight_that_is_no_share_is_refused(corpora: dict[str, TokenShards], weight: float) -> None:
     rows = StreamedRows(Windows(corpora["small"], PACKED))
     with pytest.raises(QkvError, match="must be a number above 0"):
-        MixedBatches([Source("small", rows, weight)], 4)
+        MixedBatches([Ingredient("small", rows, weight)], 4)
 
 
 def test_a_source_without_rows_is_named(tmp_path: Path) -> None:
     shards = some_shards(tmp_path, 1, 1)
-    batches = MixedBatches([Source("nothing", StreamedRows(Windows(shards, PACKED, hold_out=1.0)), 1.0)], 4)
+    batches = MixedBatches([Ingredient("nothing", StreamedRows(Windows(shards, PACKED, hold_out=1.0)), 1.0)], 4)
     with pytest.raises(QkvError, match="no row to train on in nothing"):
         next(iter(batches))

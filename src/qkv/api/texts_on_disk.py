@@ -13,7 +13,7 @@ from qkv.api.streamed_texts import StreamedTexts, beginning
 from qkv.api.texts import fingerprint_of_texts
 from qkv.data.batches import Batches, BatchStream
 from qkv.data.documents import Documents
-from qkv.data.mixing import MixedBatches, Source
+from qkv.data.mixing import MixedBatches, Ingredient
 from qkv.data.packing import LanguageBatch
 from qkv.data.plan import RowCount
 from qkv.data.streaming import StreamedRows, Windows, held_out_of
@@ -127,7 +127,7 @@ class TextsOnDisk:
             return Batches(only, how.batching, seed=how.seed)
         if not isinstance(how.batching, RowCount):
             raise QkvError("Corpora are mixed row by row: give batching=RowCount(…), the rows of a batch.")
-        sources = [Source(name, each, self.texts.weights[name]) for name, each in rows.items()]
+        sources = [Ingredient(name, each, self.texts.weights[name]) for name, each in rows.items()]
         return MixedBatches(sources, how.batching.rows, seed=how.seed, say=say)
 
 

@@ -14,7 +14,7 @@ from qkv.errors import QkvError
 
 
 @dataclass(frozen=True)
-class Source(Generic[Made]):
+class Ingredient(Generic[Made]):
     """One of the data sets of a mixture: what it is called, and how many of its rows are wanted beside the others'."""
 
     name: str
@@ -41,7 +41,7 @@ class MixedBatches(BatchStream[Made, tuple[Reached, ...]]):
 
     def __init__(
         self,
-        sources: Sequence[Source[Made]],
+        sources: Sequence[Ingredient[Made]],
         rows: int,
         *,
         seed: int = 0,
