@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from qkv.data.mixing import MixedBatches, Ingredient
+from qkv.data.mixing import Ingredient, MixedBatches
 from qkv.data.packing import LanguageBatch
 from qkv.data.streaming import StreamedRows, Windows
 from qkv.data.token_shards import TokenShards

@@ -13,7 +13,7 @@ from qkv.api.streamed_texts import StreamedTexts, beginning
 from qkv.api.texts import fingerprint_of_texts
 from qkv.data.batches import Batches, BatchStream
 from qkv.data.documents import Documents
-from qkv.data.mixing import MixedBatches, Ingredient
+from qkv.data.mixing import Ingredient, MixedBatches
 from qkv.data.packing import LanguageBatch
 from qkv.data.plan import RowCount
 from qkv.data.streaming import StreamedRows, Windows, held_out_of
