@@ -33,7 +33,7 @@ def quick_first(heads):
         seen.add(family)
 
 
-@pytest.mark.parametrize(("family", "kind"), quick_first(HEADS))
+@pytest.mark.parametrize(("family", "kind"), list(quick_first(HEADS)))
 def test_what_we_write_answers_the_same_in_the_reference(family, kind, tmp_path):
     model = small_published(family, kind, **({"end": 22} if family == "clip-text" else {}))
     save_published(model, tmp_path, PUBLISHED, {"pad_token_id": 3})
