@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from qkv.cli.config_file import read_config
 from qkv.cli.main import printable
@@ -25,21 +24,10 @@ from qkv.train.adapt.lora_files import load_adapter
 from qkv.train.history import read_history
 from qkv.weights.load import load_model
 from tests.fuzz.folders import Seed, put, written
-from tests.fuzz.seeds_of_models import adapted_model, adapters, published_models
-from tests.fuzz.seeds_of_texts import PICTURES, TIMM, letters, tokenizers
+from tests.fuzz.seeds_of_models import adapted_model, adapters
+from tests.fuzz.seeds_of_texts import PICTURES, TIMM, letters
 
 HUGE = 10**400  # more than any float
-
-
-@pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Seed]:
-    torch.manual_seed(0)
-    return {seed.name: seed for seed in published_models(tmp_path_factory.mktemp("models"))}
-
-
-@pytest.fixture(scope="module")
-def cutters(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Seed]:
-    return {seed.name: seed for seed in tokenizers(tmp_path_factory.mktemp("tokenizers"))}
 
 
 def edited(file: Path, **changes: Any) -> None:

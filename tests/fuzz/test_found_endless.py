@@ -5,7 +5,6 @@ import os
 from pathlib import Path
 
 import pytest
-import torch
 
 from qkv.data.published_tokenizer import read_tokenizer
 from qkv.data.token_files import DamagedTokens, open_token_file
@@ -13,21 +12,8 @@ from qkv.errors import QkvError
 from qkv.train.history import read_history
 from qkv.weights.load import load_model
 from tests.fuzz.folders import NoFile, Seed, put, written
-from tests.fuzz.seeds_of_models import published_models
-from tests.fuzz.seeds_of_texts import tokenizers
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="has pipes")
-
-
-@pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Seed]:
-    torch.manual_seed(0)
-    return {seed.name: seed for seed in published_models(tmp_path_factory.mktemp("models"))}
-
-
-@pytest.fixture(scope="module")
-def cutters(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Seed]:
-    return {seed.name: seed for seed in tokenizers(tmp_path_factory.mktemp("tokenizers"))}
 
 
 @pytest.mark.parametrize("kind", [NoFile("pipe"), NoFile("link", "/dev/zero"), NoFile("folder")], ids=str)
