@@ -120,7 +120,7 @@ ENCODER_SIZES = {
 
 
 def stem(sizes: WhisperEncoderSizes) -> FrameStem:
-    return FrameStem(sizes.mels, sizes.width, Given(timescales(sizes.source_positions, sizes.width)), sizes.dropout)
+    return FrameStem(sizes.mels, sizes.width, Given(sizes.source_positions, sizes.width, timescales), sizes.dropout)
 
 
 def hearing_blocks(sizes: WhisperEncoderSizes) -> list[Block]:

@@ -16,6 +16,7 @@ from qkv.models.attention_choice import AttentionChoice
 from qkv.models.catalogue import Model, attention_of, build, count_parameters, find_family, head_of
 from qkv.models.head_choice import HeadChoice
 from qkv.models.text_model import TextModel
+from qkv.models.unfilled import Undrawn
 from qkv.parts.low_rank import refuse_updates
 from qkv.weights.extent import check_extent
 from qkv.weights.hub import local_folder
@@ -92,7 +93,8 @@ def _load_own(folder: Path, config: Any) -> Model:
             f"{folder / CONFIG_FILE} describes a far larger model than {TENSOR_FILE} holds: the two do not belong "
             "together."
         )
-    model: Model = build(family.name, sizes, head, attention)
+    with Undrawn():
+        model: Model = build(family.name, sizes, head, attention)
     copy_into(tensors_of(model), tensors, folder / TENSOR_FILE)
     _check_config(config, folder)
     return model

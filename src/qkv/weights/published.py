@@ -20,6 +20,7 @@ from qkv.models.attention_choice import must_be_own
 from qkv.models.catalogue import Model, build, find_family, head_of
 from qkv.models.head_choice import WITH_LABELS, HeadChoice
 from qkv.models.text_model import TextModel
+from qkv.models.unfilled import Undrawn, Unfilled
 from qkv.weights.config_map import ConfigMap
 from qkv.weights.extent import check_extent
 from qkv.weights.rules import Map, Spelling, as_it_is, check_kinds, to_ours, to_theirs
@@ -175,12 +176,13 @@ def fill_family(
     spelled: Spelling = as_it_is,
 ) -> Model:
     """A model of these sizes with these weights; what does not fit is told by the names of the file."""
-    with torch.device("meta"):  # no time is spent on initial values that are replaced at once
+    with torch.device("meta"), Unfilled():  # no memory is taken before all fits
         model: Model = build(family, sizes, head)
-    wanted = tensors_of(model)
-    check_kinds(rules, theirs, wanted, origin, spelled)
+        wanted = tensors_of(model)
+        check_kinds(rules, theirs, wanted, origin, spelled)
     ours = to_ours(rules, theirs, wanted, spelled)
-    model = build(family, sizes, head)
+    with Undrawn():
+        model = build(family, sizes, head)
     copy_into(tensors_of(model), ours, origin)
     return model.eval()
 
