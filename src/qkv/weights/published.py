@@ -160,10 +160,11 @@ def _of_architecture(
     families: Mapping[str, PublishedFamily], model_type: str, config: Mapping[str, Any]
 ) -> PublishedFamily:
     """The family of a type; where one type is several of ours, the one that has the architecture which is named."""
-    names = config.get("architectures")
-    named = names[0] if isinstance(names, list) and names else None
+    names, usual = config.get("architectures"), families[model_type]
+    if not isinstance(names, list) or not names or names[0] in usual.architectures.values():
+        return usual  # no file of another family is opened
     same = (each for each in families.values() if each.model_type == model_type)
-    return next((each for each in same if named in each.architectures.values()), families[model_type])
+    return next((each for each in same if names[0] in each.architectures.values()), usual)
 
 
 def fill_family(
