@@ -103,9 +103,11 @@ def compete(work: Work, seconds: float) -> dict[str, Any]:
     row: dict[str, Any] = {"work": work.title, "unit": work.unit}
     row |= {name: rounded(speed[name]) if name in speed else told[name] for name in work.ways}
     limit = work.amount / work.least(most)
-    row |= {
-        f"times {name}": round(speed["qkv"] / speed[name], 2) for name in speed if name not in ("qkv", *work.narrow)
-    }
+    for own in (name for name in work.ways if name.startswith("qkv")):
+        narrow = own in work.narrow
+        others = [name for name in speed if not name.startswith("qkv") and (narrow or name not in work.narrow)]
+        which = own.removeprefix("qkv, ") + ", " if narrow else ""
+        row |= {f"{which}times {name}": round(speed[own] / speed[name], 2) for name in others}
     row |= {
         "of the limit": f"{speed['qkv'] / limit:.0%}",
         "HF, of the limit": f"{speed['HF'] / limit:.0%}",

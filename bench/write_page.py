@@ -27,6 +27,18 @@ TITLES = {
         "Text by GPT-2 on a CPU",
         "One text at a time. What is not installed where this was measured is named.",
     ),
+    "encoders_cpu": (
+        "Encoders on a CPU",
+        "In single precision, where every library ends in the same kind of matrix products: rows of one length take the "
+        "time of those products, and what HF leaves of the limit is all there is to gain. Texts of mixed lengths are "
+        "read in line, without padding. Peers that are not installed where this was measured are named.",
+    ),
+    "text_to_text_cpu": (
+        "Text to text on a CPU",
+        "One source at a time reads all weights of a decoder once a token, so memory is the limit; a file is where "
+        "leaving the batch at one's end pays. In 8 bits a quarter of the bytes is read, and other tokens may be "
+        "written; the limit is that of single precision.",
+    ),
     "starting": (
         "From the start to the first answer, on a CPU",
         "Processes of their own, with nothing loaded before; Python's own start is within all figures.",
