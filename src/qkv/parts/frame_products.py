@@ -46,7 +46,7 @@ def strided_products(x: Tensor, weight: Tensor, bias: Tensor | None, stride: int
 
 
 def _suits_products(x: Tensor) -> bool:
-    """On a GPU, in half precision. In single precision its convolutions round more than its products, and are faster."""
+    """On a GPU, in half precision. In single precision its convolutions round more than products, and are faster."""
     if not x.is_cuda:
         return False
     kind = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else x.dtype
