@@ -29,7 +29,7 @@ TITLES = {
     ),
     "encoders_cpu": (
         "Encoders on a CPU",
-        "In single precision, where every library ends in the same kind of matrix products: rows of one length take the "
+        "In single precision, where all libraries end in the same kind of matrix products: rows of one length take the "
         "time of those products, and what HF leaves of the limit is all there is to gain. Texts of mixed lengths are "
         "read in line, without padding. Peers that are not installed where this was measured are named.",
     ),
