@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from qkv.generate.straight import straight
 from qkv.parts.context import Context
 from qkv.parts.heads import LogitHead, TiedHead
 from qkv.parts.linear import JoinedLinear
@@ -76,8 +77,8 @@ def prepare(model: Decodes) -> Decodes:
         return model
     shared: dict[int, Any] = {id(tensor): tensor for tensor in chain(model.parameters(), model.buffers())}
     ready = deepcopy(model, shared).eval()
-    for name, module in list(ready.named_modules()):
-        if (packed := _packed(module)) is not None:
+    for name, module in reversed(list(ready.named_modules())):  # a part's own parts come before it
+        if (packed := _packed(module) or straight(module)) is not None:
             parent, _, child = name.rpartition(".")
             setattr(ready.get_submodule(parent), child, packed)
     return ready

@@ -8,7 +8,6 @@ Shapes: r rows of the input (all but the last dimension), i its width, o outputs
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,6 +26,7 @@ LEVELS = 127  # of a weight, on either side of 0
 ENGINE = "fbgemm"  # torch's kernels for whole numbers on x86 processors
 # Without these instructions pairs of products are added up in 16 bits, which hold a bit less of the input.
 STEPS = 255 if torch.cpu._is_vnni_supported() else 127  # from the least number of a row to its greatest
+FINEST = 6.1e-5  # a step is no finer than this in the kernel: inputs that are smaller all over hardly count
 TINY = torch.finfo(torch.float32).tiny
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -46,41 +46,33 @@ class Int8Linear(nn.Module):
         added = weight.new_zeros(self.outputs) if bias is None else bias.detach().float()
         with _engine():
             narrow = torch.quantize_per_channel(weight, scales, torch.zeros_like(scales).long(), 0, torch.qint8)
-            self._kernel = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32.default
             self._packed = torch.ops.quantized.linear_prepack(narrow, added)
+        # The operations themselves: torch.ops would ask of each argument at every call whether it is a stand-in.
+        self._round_and_multiply = torch.ops.quantized.linear_dynamic.default._op
+        self._multiply = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32.default._op
         self.register_buffer("sums_and_bias", torch.stack((narrow.dequantize().sum(1), added)), persistent=False)
 
     def forward(self, x: Tensor, ctx: Context | None = None) -> Tensor:
         """[… i] → [… o]"""
-        wide = x.float() if self.scale == 1.0 else x.float() * self.scale
-        flat = wide.reshape(-1, self.width)  # [r i]
-        y = self._of_one(flat) if len(flat) == 1 else self._of_many(flat)
-        return y.view(*x.shape[:-1], self.outputs).to(x.dtype)
-
-    def _of_one(self, x: Tensor) -> Tensor:
-        """A single row: its numbers are those of the whole call."""
-        least, greatest = x.aminmax()
-        low, high = min(least.item(), 0.0), max(greatest.item(), 0.0)  # 0 is a whole number, so that it stays 0
-        step = max((high - low) / STEPS, TINY)
-        if not math.isfinite(step):
-            return x.new_full((1, self.outputs), math.nan)  # as damaged as the input
-        return self._product(x, step, round(-low / step))
+        if self.scale != 1.0:
+            x = x * self.scale
+        if x.numel() == self.width and x.dtype == torch.float32 and x.ndim > 1:
+            y: Tensor = self._round_and_multiply(x, self._packed, STEPS < 255)
+            return y
+        many = self._of_many(x.reshape(-1, self.width).float())  # [r o]
+        return many.view(*x.shape[:-1], self.outputs).to(x.dtype)
 
     def _of_many(self, x: Tensor) -> Tensor:
-        """The kernel has one step and one zero for all rows, so the rows are brought to the same beforehand. [r i]
+        """What the kernel does to a single row, done to each: it has one step and one zero for all rows. [r i] → [r o]
 
         Of row r it gets q = x/step + zero and gives q Wᵀ + b; asked for is step · (q - zero) Wᵀ + b.
         """
         low, high = x.amin(1, keepdim=True).clamp(max=0.0), x.amax(1, keepdim=True).clamp(min=0.0)  # [r 1]
-        step = ((high - low) / STEPS).clamp(min=TINY)
-        zero = (-low / step).round()
-        y = self._product(x / step + zero, 1.0, 0)
+        step = (high - low) / STEPS
+        zero = (-low / step.clamp(min=TINY)).round()
+        step = step.clamp(min=FINEST)
+        y: Tensor = self._multiply(x / step + zero, 1.0, 0, self._packed)
         return torch.addmm(y.mul_(step), torch.cat((-step * zero, 1 - step), 1), self.sums_and_bias)
-
-    def _product(self, x: Tensor, step: float, zero: int) -> Tensor:
-        """(round(x / step) · step) Wᵀ + b"""
-        y: Tensor = self._kernel(x, step, zero, self._packed)
-        return y
 
     def dequantised(self) -> Tensor:
         """The weights as they are computed with. [o i]"""
@@ -127,6 +119,8 @@ def quantised(model: Model) -> Model:
         raise QkvError('Answers in 8 bits are for the CPU: load the model with device="cpu", or in bfloat16.')
     if ENGINE not in torch.backends.quantized.supported_engines:
         raise QkvError("Answers in 8 bits need a processor of the x86 kind: load the model in bfloat16 or float32.")
+    if not all(bool(tensor.isfinite().all()) for tensor in model.parameters()):
+        raise QkvError("The model has weights that are no numbers, which 8 bits cannot show: it is damaged.")
     model = model.float().eval()
     for name, module in list(model.named_modules()):
         if (narrow := _narrow(module)) is not None:
