@@ -124,6 +124,7 @@ def run(
     precision: Annotated[
         str, typer.Option(help="Type of the weights: float32, bfloat16, int8 (on a CPU) or auto, as published.")
     ] = "auto",
+    compile: Annotated[bool, typer.Option(help="Compile a model that reads: worth it for many inputs.")] = False,
 ) -> None:
     """Give a model its input, get its output: one line for each, in the same order.
 
@@ -148,7 +149,7 @@ def run(
     if reading.second and contexts:
         raise QkvError("--second belongs to a classifier and --context to an answerer: give one of the two.")
     found = read_inputs(texts, inputs, reading.second or contexts)
-    loaded = load(model, device, split=reading.split, precision=precision)
+    loaded = load(model, device, split=reading.split, precision=precision, compile=compile)
     kind = KINDS.get(type(loaded).__name__)
     if kind is None:
         raise QkvError(f"{model} does not read text: qkv run is for models of text.")
