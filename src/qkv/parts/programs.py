@@ -12,6 +12,6 @@ def unwatched(x: Tensor) -> bool:
     return type(x) in (Tensor, nn.Parameter) and not torch.compiler.is_compiling() and not is_in_torch_dispatch_mode()
 
 
-def takes_programs(x: Tensor) -> bool:
+def runs_our_own(x: Tensor) -> bool:
     """Whether x is where programs in Triton run, and nobody watches."""
     return x.is_cuda and unwatched(x)
