@@ -87,11 +87,12 @@ class StraightMLP(nn.Module):
 
 
 class StraightBlock(nn.Module):
-    """Its steps in order."""
+    """Its steps in order, under their names."""
 
     def __init__(self, whole: Block) -> None:
         super().__init__()
-        self.steps = nn.ModuleList(whole.children())
+        for name, step in whole.named_children():
+            self.add_module(name, step)
         self._steps = [step.forward for step in whole.children()]
 
     def forward(self, x: Tensor, ctx: Context) -> Tensor:
