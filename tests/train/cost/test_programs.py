@@ -9,12 +9,13 @@ from qkv.train.cost.operators import Work
 from qkv.train.cost.step import trace_step
 from qkv.train.cost.tracer import FORWARD
 from qkv.train.objectives.language import LanguageLoss
-from qkv.train.objectives.linear_cross_entropy import FULL
+from qkv.train.objectives.linear_cross_entropy import ALIGNED
 from qkv.train.optimizers import adamw
 from qkv.train.settings import TrainSettings
 from tests.train.objectives.small import VOCABULARY, small_gpt
 
 ROWS, SLOTS, WIDTH = 3, 20, 12
+FILLED = -(-VOCABULARY // ALIGNED) * ALIGNED
 
 
 def works() -> dict[Work, int]:
@@ -32,11 +33,11 @@ def test_the_loss_over_a_vocabulary_is_three_products_and_one_program() -> None:
     programs = {work: times for work, times in found.items() if work.name == "entropy_programs.entropy_of_rows"}
     (program,) = programs
     assert programs[program] == 1
-    logits = 2 * ROWS * SLOTS * FULL  # bytes, the vocabulary filled up
+    logits = 2 * ROWS * SLOTS * FILLED  # bytes, the vocabulary filled up
     assert 2 * logits < program.bytes < 3 * logits  # read and written, and a few numbers for each row
-    products = [work for work in found if work.kind == "product" and FULL in work.shape]
-    assert VOCABULARY < FULL
-    assert [work.flops for work in products] == 3 * [2 * ROWS * SLOTS * WIDTH * FULL]
+    products = [work for work in found if work.kind == "product" and FILLED in work.shape]
+    assert VOCABULARY < FILLED
+    assert [work.flops for work in products] == 3 * [2 * ROWS * SLOTS * WIDTH * FILLED]
     assert all(found[work] == 1 for work in products)
 
 

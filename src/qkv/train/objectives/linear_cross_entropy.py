@@ -22,8 +22,10 @@ from qkv.train.objectives.entropy_of_rows import Measures, Targets, measure, mea
 # Logits that exist at one time. A GPU is quickest at products of many thousands of rows; a CPU at a few hundred.
 AT_ONCE_ON_GPU = 2**29
 AT_ONCE_ON_CPU = 2**26
-# A GPU's fastest products want columns in multiples of 16 bytes; its programs, in larger ones.
-FULL = 64
+# A GPU's fastest products and programs want rows that begin at multiples of so many numbers,
+ALIGNED = 16
+# and many rows in multiples of this.
+TILE = 64
 
 Needs = tuple[bool, bool, bool]  # of whom a gradient is wanted: states, matrix, bias
 
@@ -99,13 +101,13 @@ def rows_at_once(rows: int, columns: int, device: torch.device) -> int:
     room = AT_ONCE_ON_GPU if device.type == "cuda" else AT_ONCE_ON_CPU
     turns = max(1, -(-rows * columns // room))
     each = -(-rows // turns)
-    return max(1, min(rows, -(-each // FULL) * FULL if each > FULL else each))
+    return max(1, min(rows, -(-each // TILE) * TILE if each > TILE else each))
 
 
 def _filled_up(of_vocabulary: Tensor, dtype: torch.dtype) -> Tensor:
     """A matrix or a bias in another type, with rows of 0 behind it where a GPU wants more. [v …] → [w …]"""
     vocabulary = len(of_vocabulary)
-    filling = -vocabulary % FULL if of_vocabulary.is_cuda else 0
+    filling = -vocabulary % ALIGNED if of_vocabulary.is_cuda else 0
     if not filling:
         return of_vocabulary.to(dtype)
     filled = of_vocabulary.new_empty((vocabulary + filling, *of_vocabulary.shape[1:]), dtype=dtype)
