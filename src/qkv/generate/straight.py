@@ -15,6 +15,7 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from qkv.generate.straight_memory import straight_of_source
 from qkv.parts.attention.attention import Attention
 from qkv.parts.attention.visibility import Causal, Everything, NotPadding
 from qkv.parts.block import Block
@@ -41,7 +42,7 @@ class StraightAttention(nn.Module):
 
     def forward(self, x: Tensor, ctx: Context) -> Tensor:
         rows, slots, _ = x.shape
-        if slots != 1 or ctx.cache is None or not _plain(ctx):
+        if slots != 1 or ctx.cache is None or not _plain(ctx, x):
             return self.whole.forward(x, ctx)
         q, k, v = self._project(x).split(self._sizes, -1)
         k, v = ctx.cache.extend(  # [b g k d] [b g k e]
@@ -51,14 +52,17 @@ class StraightAttention(nn.Module):
         )
         q = q.view(rows, self._heads, 1, self._key_width)
         grouped = self._groups != self._heads
-        o = F.scaled_dot_product_attention(q, k, v, scale=self._scale, enable_gqa=grouped)  # [b h 1 e]
+        o = F.scaled_dot_product_attention(  # [b h 1 e]
+            q, k, v, attn_mask=ctx.bias, scale=self._scale, enable_gqa=grouped
+        )
         return self._out(o.view(rows, 1, -1))
 
 
-def _plain(ctx: Context) -> bool:
-    """Whether nothing is said but where the tokens stand."""
+def _plain(ctx: Context, x: Tensor) -> bool:
+    """Whether nothing is said but where the tokens stand, and a bias that is no wider than the stream."""
     told = ctx.tokens.documents is None and isinstance(ctx.visibility, NotPadding | Everything)
-    return told and ctx.bias is None and ctx.ledger is None and ctx.position_vectors is None
+    narrow = ctx.bias is None or ctx.bias.dtype == x.dtype
+    return told and narrow and ctx.ledger is None and ctx.position_vectors is None
 
 
 class StraightPreNorm(nn.Module):
@@ -110,6 +114,8 @@ def straight(module: nn.Module) -> nn.Module | None:
         return StraightPreNorm(module)
     if type(module) is MLP:
         return StraightMLP(module)
+    if (of_source := straight_of_source(module)) is not None:
+        return of_source
     return StraightBlock(module) if type(module) is Block else None
 
 
