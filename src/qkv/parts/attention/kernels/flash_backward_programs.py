@@ -1,8 +1,8 @@
 """FlashAttention's way back on a GPU: weights are made again, tile by tile, from sums that were kept. [dao2022 alg.4]
 
 Two programs, one for the gradients of queries and one for those of keys and values: each adds up what it writes by
-itself, so that the same input gives the same gradient, bit for bit. (The gradient of a bias that several heads or rows
-share is the exception: programs add to it as they come.)
+itself, so that the same input gives the same gradient, bit for bit. (The gradient of a bias is the exception where what
+is seen is no band: programs add to it as they come. For bands see `flash_bias_programs.py`.)
 
 Shapes: M queries and N keys of a program's step, D width of a key, E of a value (both filled up to a power of two).
 """

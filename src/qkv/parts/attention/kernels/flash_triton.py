@@ -12,7 +12,7 @@ from torch import Tensor
 from qkv.parts.attention.bands import Band
 from qkv.parts.attention.blocks import TILE, WORD, TileMap
 from qkv.parts.attention.kernels import flash_backward_programs as programs
-from qkv.parts.attention.kernels import flash_programs
+from qkv.parts.attention.kernels import flash_bias_programs, flash_programs
 from qkv.parts.attention.kernels.flash_tiled import like_a_stream
 from qkv.parts.attention.kernels.launch_triton import launch
 
@@ -46,6 +46,7 @@ class Layout:
     forward: Steps
     backward_keys: Steps
     backward_queries: Steps
+    backward_bias: Steps
 
 
 @lru_cache(maxsize=1024)
@@ -69,6 +70,7 @@ def layout_of(
         queries, keys, b * h, b * key_heads, tuple(step for each in strides for step in each[:3]),
         (h, h // key_heads, queries, keys), (d, e), constants,
         forward_steps(d, large), backward_keys_steps(d, large), backward_queries_steps(d, large),
+        backward_bias_steps(d, large),
     )  # fmt: skip
 
 
@@ -130,7 +132,8 @@ def backward(
         num_warps=4,
     )
     dq, dk, dv = like_a_stream(q, d), like_a_stream(k, d), like_a_stream(v, e)
-    dbias = None if bias is None else torch.zeros_like(bias, dtype=torch.float32)
+    by_tiles = isinstance(reach, Band)  # elsewhere programs add to the gradient of a bias as they come
+    dbias = None if bias is None or by_tiles else torch.zeros_like(bias, dtype=torch.float32)
     strides = (*layout.strides, *_bias_strides(bias))
     given = (q, k, v, q if bias is None else bias, above, log_sum, difference)
     rest = (*layout.sizes, *_numbers(reach), scale, d, e)
@@ -153,7 +156,35 @@ def backward(
         {**constants, "LEARNED": dbias is not None, "M": steps.queries, "N": steps.keys},
         **steps.options,
     )
+    if bias is not None and isinstance(reach, Band):
+        dbias = _backward_bias(bias, reach, layout, given, (*strides, *rest))
     return dq, dk, dv, dbias if bias is None or dbias is None else dbias.to(bias.dtype)
+
+
+def _backward_bias(
+    bias: Tensor, reach: Band, layout: Layout, given: tuple[Tensor, ...], numbers: tuple[int | float, ...]
+) -> Tensor:
+    """The gradient of a bias, tile by tile, summed over all that share it. [1|b 1|h 1|q k] float32"""
+    (b, h), q, steps = bias.shape[:2], given[0], layout.backward_bias
+    made = torch.empty(b, h, layout.queries, layout.keys, dtype=torch.float32, device=bias.device)
+    runs = (q, q) if reach.runs is None else (reach.runs.of_queries, reach.runs.of_keys)
+    heads = layout.sizes[0]
+    names = ("RUNS", "FITS", "PRECISION", "TILE", "WORD")
+    launch(
+        flash_bias_programs.backward_bias,
+        (-(-layout.queries // steps.queries) * -(-layout.keys // steps.keys), b * h),
+        (*given, made, *runs),
+        (*numbers, 1 if b > 1 else layout.lines // heads, 1 if h > 1 else heads),
+        {
+            **{name: layout.constants[name] for name in names},
+            "M": steps.queries,
+            "N": steps.keys,
+            "D": layout.constants["D"],
+            "E": layout.constants["E"],
+        },
+        **steps.options,
+    )
+    return made if bias.shape[2] == layout.queries else made.sum(2, keepdim=True)
 
 
 # The quickest of those tried on an H200, for look-ahead masks in bfloat16 at widths of 64 and 128.
@@ -172,6 +203,10 @@ def backward_queries_steps(width: int, large: bool) -> Steps:
     if large:
         return Steps(64, 32, 4, 2)
     return Steps(64, 64, 4, 3) if width <= 64 else Steps(128, 64, 8, 3)
+
+
+def backward_bias_steps(width: int, large: bool) -> Steps:
+    return Steps(32, 32, 4, 2) if large else Steps(64, 64, 4, 2)
 
 
 def _reach(reach: Band | TileMap, unused: Tensor, *, of_queries: bool) -> tuple[Tensor, ...]:
