@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from qkv.errors import QkvError
-from qkv.parts.attention.kernels.random_features import redraw_directions
+from qkv.parts.attention.kernels.random_features import RandomDirections, redraw_directions
 from qkv.train.adjust import Adjust
 from qkv.train.by_layer import LayerWatch
 from qkv.train.compiling import compiled_blocks
@@ -113,6 +113,8 @@ class _Loop:
         self.session, self.stepper, self.schedule = session, stepper, schedule
         self.evaluate, self.adjust, self.watch = evaluate, adjust, watch
         self.settings = session.settings
+        # Found once: to walk through a model takes a slow host longer than to launch some of its layers.
+        self.drawn = [module for module in session.model.modules() if isinstance(module, RandomDirections)]
 
     def run_to_end(self) -> TrainResult:
         session, settings = self.session, self.settings
@@ -156,7 +158,8 @@ class _Loop:
         session, state, every = self.session, self.session.state, self.settings.log_every
         progress = session.progress()
         rate = self.stepper.set_rate(self.schedule(state.step + 1, progress))
-        redraw_directions(session.model, state.step)
+        for module in self.drawn:
+            redraw_directions(module, state.step)
         if self.adjust is not None:
             self.adjust(session.model, state.step + 1, progress)
         watch = self.watch if state.step == 0 or (state.step + 1) % every == 0 else None
