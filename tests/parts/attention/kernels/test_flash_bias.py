@@ -1,4 +1,5 @@
-"""The gradient of a bias by programs that sum it tile by tile, against the algorithm in torch's operations.
+"""A bias that learns, and dropout, by programs: gradients are summed tile by tile, in a fixed order, against the
+algorithm in torch's operations.
 
 pytest -m gpu tests/parts; without a GPU, TRITON_INTERPRET=1 lets Triton's interpreter read them.
 """
@@ -13,6 +14,7 @@ import torch
 from qkv.parts.attention.bands import band_of
 from qkv.parts.attention.blocks import tile_map
 from qkv.parts.attention.kernels import flash_tiled
+from qkv.parts.attention.kernels.flash_dropout import Lot
 from qkv.parts.attention.visibility import Causal, Everything, Mask, NotPadding, Rule, Tokens, Window
 from tests.parts.attention.kernels.compare import assert_same
 
@@ -36,7 +38,10 @@ LENGTHS = torch.tensor([70, 33, 1])
     ],
     ids=["all", "look-ahead", "window", "padded"],
 )
-def test_gradients_are_those_of_the_algorithm(rule: Rule, tokens: Tokens, shape: tuple[int, ...]) -> None:
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+def test_gradients_are_those_of_the_algorithm(
+    rule: Rule, tokens: Tokens, shape: tuple[int, ...], dropout: float
+) -> None:
     from qkv.parts.attention.kernels import flash_triton
 
     torch.manual_seed(0)
@@ -45,15 +50,15 @@ def test_gradients_are_those_of_the_algorithm(rule: Rule, tokens: Tokens, shape:
     mask = Mask(rule, tokens, tokens, DEVICE)
     q, k, v, pull = (torch.randn(ROWS, 70, HEADS, WIDTH, device=DEVICE).transpose(1, 2) for _ in range(4))
     bias = torch.randn(shape, device=DEVICE)
-    band = band_of(mask)
+    band, lot = band_of(mask), Lot(torch.tensor([2**31 - 9], device=DEVICE), dropout) if dropout else None
     assert band is not None
-    mine = flash_triton.forward(q, k, v, bias, band, 0.3)
-    theirs = flash_tiled.forward(q, k, v, bias, tile_map(mask), 0.3)
-    found = flash_triton.backward(q, k, v, bias, band, 0.3, *mine, pull)
-    expected = flash_tiled.backward(q, k, v, bias, tile_map(mask), 0.3, *theirs, pull)
+    mine = flash_triton.forward(q, k, v, bias, band, 0.3, lot)
+    theirs = flash_tiled.forward(q, k, v, bias, tile_map(mask), 0.3, lot)
+    found = flash_triton.backward(q, k, v, bias, band, 0.3, *mine, pull, lot)
+    expected = flash_tiled.backward(q, k, v, bias, tile_map(mask), 0.3, *theirs, pull, lot)
     names = ("o", "q", "k", "v", "bias")
     mine_named, theirs_named = (
         dict(zip(names, each, strict=True)) for each in ((mine[0], *found), (theirs[0], *expected))
     )
     assert_same(mine_named, theirs_named, atol=1e-4, rtol=1e-4)
-    assert torch.equal(found[3], flash_triton.backward(q, k, v, bias, band, 0.3, *mine, pull)[3])
+    assert torch.equal(found[3], flash_triton.backward(q, k, v, bias, band, 0.3, *mine, pull, lot)[3])

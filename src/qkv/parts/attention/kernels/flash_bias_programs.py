@@ -12,16 +12,17 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from qkv.parts.attention.kernels.flash_dropout_programs import lot_of, stays
 from qkv.parts.attention.kernels.flash_programs import log2_e, seen_of, tile_of
 
 
 @triton.jit
 def backward_bias(
-    q, k, v, bias, above, log_sum, difference, dbias, query_runs, key_runs,
+    q, k, v, bias, above, log_sum, difference, seed, dbias, query_runs, key_runs,
     q_row, q_head, q_stride, k_row, k_head, k_stride, v_row, v_head, v_stride,
     bias_row, bias_head, bias_query, heads, shared_by, queries, keys, map_rows, least, most, scale, d, e,
-    rows_together, heads_together,
-    RUNS: tl.constexpr, FITS: tl.constexpr, PRECISION: tl.constexpr,
+    dropped, grown, rows_together, heads_together,
+    RUNS: tl.constexpr, DROPS: tl.constexpr, FITS: tl.constexpr, PRECISION: tl.constexpr,
     TILE: tl.constexpr, WORD: tl.constexpr, M: tl.constexpr, N: tl.constexpr, D: tl.constexpr, E: tl.constexpr,
 ):  # fmt: skip
     """dB = Σ dS over `rows_together` rows, and over `heads_together` heads of each: all that there are, or one."""
@@ -55,6 +56,9 @@ def backward_bias(
         s = tl.dot(q_tile, kt, input_precision=PRECISION)
         dp = tl.dot(do, vt, input_precision=PRECISION)
         p = tl.exp2(s * scale + added - sums[:, None])
+        if DROPS:
+            lot, other_lot = lot_of(seed, row * heads + head)
+            dp = tl.where(stays(lot, other_lot, query, key, keys, dropped, False), dp * grown, 0.0)
         run, key_run = inner, inner_key
         if RUNS:
             map_row = tl.minimum(row, map_rows - 1)

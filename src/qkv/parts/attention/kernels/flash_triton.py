@@ -13,6 +13,7 @@ from qkv.parts.attention.bands import Band
 from qkv.parts.attention.blocks import TILE, WORD, TileMap
 from qkv.parts.attention.kernels import flash_backward_programs as programs
 from qkv.parts.attention.kernels import flash_bias_programs, flash_programs
+from qkv.parts.attention.kernels.flash_dropout import Lot
 from qkv.parts.attention.kernels.flash_tiled import like_a_stream
 from qkv.parts.attention.kernels.launch_triton import launch
 
@@ -85,7 +86,7 @@ def _layout(q: Tensor, k: Tensor, v: Tensor, reach: Band | TileMap) -> Layout:
 
 
 def forward(
-    q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, reach: Band | TileMap, scale: float
+    q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, reach: Band | TileMap, scale: float, lot: Lot | None = None
 ) -> tuple[Tensor, Tensor]:
     """As `flash_tiled.forward`; what is seen may also be told as a band."""
     q, k, v = _rows_in_line(q), _rows_in_line(k), _rows_in_line(v)
@@ -97,9 +98,9 @@ def forward(
     launch(
         flash_programs.forward,
         (-(-layout.queries // steps.queries), layout.lines),
-        (q, k, v, q if bias is None else bias, o, log_sum, *_reach(reach, q, of_queries=True)),
-        (*layout.strides, *_bias_strides(bias), *layout.sizes, *_numbers(reach), scale, *layout.widths),
-        {"BIASED": bias is not None, **layout.constants, "M": steps.queries, "N": steps.keys},
+        (q, k, v, q if bias is None else bias, o, log_sum, _seed(lot, q), *_reach(reach, q, of_queries=True)),
+        (*layout.strides, *_bias_strides(bias), *layout.sizes, *_numbers(reach), scale, *layout.widths, *_drops(lot)),
+        {"BIASED": bias is not None, "DROPS": lot is not None, **layout.constants, "M": steps.queries, "N": steps.keys},
         **steps.options,
     )
     return o, log_sum
@@ -115,6 +116,7 @@ def backward(
     o: Tensor,
     log_sum: Tensor,
     from_above: Tensor,
+    lot: Lot | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     """As `flash_tiled.backward`."""
     q, k, v = _rows_in_line(q), _rows_in_line(k), _rows_in_line(v)
@@ -135,9 +137,9 @@ def backward(
     by_tiles = isinstance(reach, Band)  # elsewhere programs add to the gradient of a bias as they come
     dbias = None if bias is None or by_tiles else torch.zeros_like(bias, dtype=torch.float32)
     strides = (*layout.strides, *_bias_strides(bias))
-    given = (q, k, v, q if bias is None else bias, above, log_sum, difference)
-    rest = (*layout.sizes, *_numbers(reach), scale, d, e)
-    constants = {"BIASED": bias is not None, **layout.constants}
+    given = (q, k, v, q if bias is None else bias, above, log_sum, difference, _seed(lot, q))
+    rest = (*layout.sizes, *_numbers(reach), scale, d, e, *_drops(lot))
+    constants = {"BIASED": bias is not None, "DROPS": lot is not None, **layout.constants}
     steps = layout.backward_keys
     launch(
         programs.backward_keys,
@@ -157,12 +159,18 @@ def backward(
         **steps.options,
     )
     if bias is not None and isinstance(reach, Band):
-        dbias = _backward_bias(bias, reach, layout, given, (*strides, *rest))
+        dbias = _backward_bias(bias, reach, layout, given, (*strides, *rest), drops=lot is not None)
     return dq, dk, dv, dbias if bias is None or dbias is None else dbias.to(bias.dtype)
 
 
 def _backward_bias(
-    bias: Tensor, reach: Band, layout: Layout, given: tuple[Tensor, ...], numbers: tuple[int | float, ...]
+    bias: Tensor,
+    reach: Band,
+    layout: Layout,
+    given: tuple[Tensor, ...],
+    numbers: tuple[int | float, ...],
+    *,
+    drops: bool,
 ) -> Tensor:
     """The gradient of a bias, tile by tile, summed over all that share it. [1|b 1|h 1|q k] float32"""
     (b, h), q, steps = bias.shape[:2], given[0], layout.backward_bias
@@ -176,6 +184,7 @@ def _backward_bias(
         (*given, made, *runs),
         (*numbers, 1 if b > 1 else layout.lines // heads, 1 if h > 1 else heads),
         {
+            "DROPS": drops,
             **{name: layout.constants[name] for name in names},
             "M": steps.queries,
             "N": steps.keys,
@@ -225,6 +234,15 @@ def _numbers(reach: Band | TileMap) -> tuple[int, int, int]:
     if isinstance(reach, TileMap):
         return reach.rows, 0, 0
     return 1 if reach.runs is None else len(reach.runs.of_queries), reach.least, reach.most
+
+
+def _seed(lot: Lot | None, unused: Tensor) -> Tensor:
+    return unused if lot is None else lot.seed
+
+
+def _drops(lot: Lot | None) -> tuple[int, float]:
+    """How many of 2³¹ weights go, and by what the others grow."""
+    return (0, 1.0) if lot is None else (lot.dropped, lot.scale)
 
 
 def _bias_strides(bias: Tensor | None) -> tuple[int, int, int]:
