@@ -105,6 +105,7 @@ def settings_of(run: RunOptions, watch: str | None = None) -> "TrainSettings":
         device=run.device,
         parallel=run.parallel,
         recompute=run.recompute,
+        record=run.record,
         deterministic=run.deterministic,
         seed=run.seed,
         evaluate_every=run.evaluate_every,

@@ -17,6 +17,9 @@ class DeviceOptions:
     recompute: Annotated[
         bool, typer.Option("--recompute", help="Compute the inside of blocks twice in place of keeping it in memory.")
     ] = False
+    record: Annotated[
+        bool, typer.Option("--record", help="On a GPU launch a step whose shapes came before as one recorded graph.")
+    ] = False
     deterministic: Annotated[
         bool, typer.Option("--deterministic", help="On a GPU take only kernels whose answers repeat bit for bit.")
     ] = False

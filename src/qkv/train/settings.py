@@ -10,7 +10,7 @@ from qkv.errors import QkvError
 
 # What may differ when a run is resumed: how long it goes on and how much it keeps, never what a step computes.
 CHANGEABLE_ON_RESUME = frozenset(
-    {"steps", "minutes", "flops", "patience", "keep", "keep_every", "gradient_norms", "parallel", "recompute"}
+    {"steps", "minutes", "flops", "patience", "keep", "keep_every", "gradient_norms", "parallel", "recompute", "record"}
 )
 
 # Figures that would keep the worst weights if watched the other way.
@@ -51,6 +51,7 @@ class TrainSettings:
     clip: float | None = 1.0  # largest gradient norm; None leaves gradients as they are
     precision: Literal["float32", "bfloat16", "float8"] = "float32"  # of products; weights stay float32
     compile: bool = False  # each block by torch.compile, for changing shapes
+    record: bool = False  # on a GPU, steps whose shapes come again as one CUDA graph: see `recorded.py`
     device: str = "auto"  # "auto" takes CUDA where it is present
     recompute: bool = False  # the inside of blocks on the way back, in place of keeping it
     parallel: str = ""  # how ranks share the work, as `parallel.layout.Layout` spells it; what is not named shards
