@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,7 +26,7 @@ from qkv.train.recordable import reason_against
 from qkv.train.settings import TrainSettings
 from qkv.train.standing import HostAsks, Number, StandingBatch, kind_of
 from qkv.train.step import Stepper
-from tests.train.tiny import TinyBatch, TinyBatches, TinyModel, make_batch
+from tests.train.tiny import TinyBatch, TinyBatches, TinyModel, make_batch, quiet, train_tiny
 
 CPU = torch.device("cpu")
 OBJECTIVE = SequenceToSequenceLoss(smoothing=0.1)
@@ -262,6 +263,14 @@ def test_which_weights_learn_shows() -> None:
         assert torch.equal(model.mix.weight, before) == (step < 5)
     assert HeadFirst(1).shows
     assert not hasattr(FallingTemperature(), "shows")
+
+
+def test_a_run_says_that_it_records_nothing_on_a_cpu(tmp_path: Path) -> None:
+    said: list[str] = []
+    reporter = quiet()
+    reporter.say = said.append  # type: ignore[method-assign]
+    train_tiny(tmp_path / "run", steps=3, record=True, reporter=reporter)
+    assert sum("not recorded where there is no GPU" in each for each in said) == 1
 
 
 def test_reasons_against_are_known_beforehand() -> None:

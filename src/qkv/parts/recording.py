@@ -23,10 +23,11 @@ def recorded(work: Callable[[], None], device: torch.device) -> Callable[[], Non
     """
     if device.type != "cuda":
         return work
-    with torch.cuda.device(device), torch.cuda.stream(_aside(device)):
-        torch.cuda.current_stream().wait_stream(torch.cuda.default_stream(device))
+    aside, current = _aside(device), torch.cuda.current_stream(device)
+    aside.wait_stream(current)
+    with torch.cuda.device(device), torch.cuda.stream(aside):
         work()
-    torch.cuda.current_stream(device).wait_stream(_aside(device))
+    current.wait_stream(aside)
 
     def tensorless() -> tuple[Tensor, ...]:
         work()
@@ -63,10 +64,10 @@ def captured(
     # One stream for all records, without which they would share no memory. Not by torch.cuda.graph, which leaves its
     # stream the current one where a record cannot be ended.
     with torch.cuda.device(device), torch.cuda.stream(_aside(device)):
-        # Other threads may go on: those that make batches, and the one that goes backwards, whose calls are ours.
-        graph.capture_begin(pool=pool, capture_error_mode="thread_local")
         _holding.append(held)
         try:
+            # Other threads may go on: those that make batches, and the one that goes backwards, whose calls are ours.
+            graph.capture_begin(pool=pool, capture_error_mode="thread_local")
             given = work()
             graph.capture_end()
         except BaseException:
@@ -74,7 +75,7 @@ def captured(
             generator.graphsafe_set_state(chance)
             raise
         finally:
-            _holding.remove(held)
+            _holding.pop()
 
     def replay(alive: list[Any] = held) -> tuple[Tensor, ...]:
         graph.replay()
@@ -113,7 +114,8 @@ def _abandon(graph: torch.cuda.CUDAGraph, index: int, pool: Pool) -> None:
     with suppress(RuntimeError):
         torch._C._cuda_endAllocateToPool(index, pool)
         torch._C._cuda_releasePool(index, pool)
-    graph.reset()
+    with suppress(RuntimeError):
+        graph.reset()
 
 
 @lru_cache(maxsize=16)
