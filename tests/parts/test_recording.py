@@ -55,9 +55,9 @@ def test_a_record_that_fails_leaves_stream_and_random_numbers_as_they_were() -> 
 
 @pytest.mark.gpu
 def test_what_a_cache_may_forget_is_held() -> None:
-    table = torch.arange(4.0, device=GPU)
-    replay = captured(lambda: (hold(table) * 2,), GPU)
-    del table
+    cache = [torch.arange(4.0, device=GPU)]
+    replay = captured(lambda: (hold(cache[0]) * 2,), GPU)
+    cache.clear()
     torch.full((4,), 9.0, device=GPU)  # would take the place
     assert replay()[0].tolist() == [0.0, 2.0, 4.0, 6.0]
 
