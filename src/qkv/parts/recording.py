@@ -65,17 +65,18 @@ def captured(
     # stream the current one where a record cannot be ended.
     with torch.cuda.device(device), torch.cuda.stream(_aside(device)):
         _holding.append(held)
+        ended = False
         try:
             # Other threads may go on: those that make batches, and the one that goes backwards, whose calls are ours.
             graph.capture_begin(pool=pool, capture_error_mode="thread_local")
             given = work()
             graph.capture_end()
-        except BaseException:
-            _abandon(graph, index, pool)
-            generator.graphsafe_set_state(chance)
-            raise
+            ended = True
         finally:
             _holding.pop()
+            if not ended:
+                _abandon(graph, index, pool)
+                generator.graphsafe_set_state(chance)
 
     def replay(alive: list[Any] = held) -> tuple[Tensor, ...]:
         graph.replay()

@@ -12,6 +12,10 @@ from torch import nn
 
 from qkv.parts.reversible import ReversibleStack
 from qkv.train.settings import TrainSettings
+from qkv.train.standing import HostAsks
+
+# What a step says that cannot be recorded. Anything else is no business of records, and ends the training as ever.
+UNRECORDABLE = (HostAsks, RuntimeError, TypeError, ValueError, AttributeError, AssertionError)
 
 
 def reason_against(model: nn.Module, settings: TrainSettings, ranks: int, adjusted: bool) -> str | None:

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from qkv.parts.recording import captured
 from qkv.train.objectives.loss import Loss
 from qkv.train.random_state import random_state, set_random_state
-from qkv.train.recordable import no_waiting, why_of
+from qkv.train.recordable import UNRECORDABLE, no_waiting, why_of
 from qkv.train.standing import HostAsks, Number, StandingBatch, kind_of
 
 MOST = 8  # kinds of batches that are recorded at a time: each holds a batch, and all share the memory of the largest
@@ -143,7 +143,7 @@ class RecordedSteps:
                     raise RuntimeError("how much a loss counts is known to the device alone")
                 kind.count, kind.beside = count, tuple(loss.beside)
                 self._back(loss, self._counted(kind, batch), divisor)
-        except Exception as error:  # whatever it was: the plain pass that follows says it again if it is ours
+        except UNRECORDABLE as error:  # whatever it was: the plain pass that follows says it again if it is ours
             self._set_gradients(gradients)
             set_random_state(before)
             for buffer, was in zip(self.model.buffers(), buffers, strict=True):
@@ -180,7 +180,7 @@ class RecordedSteps:
                 kind.first = captured(lambda: self._work(kind, give=True), self.device, self._pool)
             elif not first and kind.adding is None:
                 kind.adding = captured(lambda: self._work(kind, give=False), self.device, self._pool)
-        except Exception as error:
+        except UNRECORDABLE as error:
             if first:
                 for parameter in kind.learns:
                     parameter.grad = None
