@@ -73,7 +73,8 @@ class TextsInMemory:
         """(to train on, held out) as tokens; those of the last tokenizer are kept."""
         name = tokenizer.fingerprint()
         if self._cut is None or self._cut[0] != name:
-            self._cut = name, *(Documents.from_texts(each, tokenizer) for each in (self.to_train, self.to_validate))
+            to_train = Documents.from_texts(self.to_train, tokenizer)
+            self._cut = name, to_train, Documents.from_texts(self.to_validate, tokenizer)
         return self._cut[1:]
 
     def data(self, tokenizer: TextTokenizer, how: HowRows, say: Callable[[str], None]) -> LanguageData:
