@@ -47,7 +47,7 @@ class Continuation(ABC):
         """What has been read, for those who would go on from there in their own way; None: nobody can."""
         return None
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 (most hold nothing that others wait for)
         """Nothing more is asked of these rows."""
 
 
@@ -63,12 +63,15 @@ class Standpoint:
     @staticmethod
     def of(model: nn.Module, cache: Cache, lengths: Tensor | None, memory: Memory | None = None) -> Standpoint | None:
         """None where what is kept are not keys and values alone."""
-        known = isinstance(model, TextModel | EncoderDecoder) and isinstance(cache, PreallocatedCache)
-        return Standpoint(model, cache, lengths, memory) if known and cache.keeps_slots_only else None
+        if not isinstance(model, TextModel | EncoderDecoder) or not isinstance(cache, PreallocatedCache):
+            return None
+        return Standpoint(model, cache, lengths, memory) if cache.keeps_slots_only else None
 
 
 class FromSource(Continuation):
     """Outputs of a model that reads a source [m s] first. The rows of one source share its memory."""
+
+    model: SequenceToSequence
 
     def __init__(
         self, model: SequenceToSequence, source: Tensor, source_lengths: Tensor | None, *, start: int, most: int
@@ -123,6 +126,8 @@ class FromPrompts(Continuation):
 
     A text past the model's window is an error from the start, unless `slide` says what to do.
     """
+
+    model: TextModel
 
     def __init__(
         self,

@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -80,6 +80,9 @@ class Plan:
         return FusedStep(self, recording)
 
 
+Kind = TypeVar("Kind", bound=nn.Module)
+
+
 class _Unknown(Exception):
     """A part that no program knows."""
 
@@ -109,14 +112,18 @@ def _read(model: TextModel) -> Plan:
     _check(stack.bias is None, "Scores have a bias.")
     layers = tuple(_layer(block) for block in stack.blocks)
     _check(len(layers) > 0, "There are no blocks.")
-    head = model.head
+    head: Any = model.head
     _check(type(head) in (TiedHead, LogitHead) and head.scale == 1.0, f"The head is a {type(head).__name__}.")
     weight = embed.tokens.weight.detach()
     plan = Plan(weight, embed.tokens.scale, places, layers, _norm(stack.norm), _map(head))
     first = layers[0].attention
     for layer in layers:
         each = layer.attention
-        alike = (each.heads, each.key_value_heads, each.key_width) == (first.heads, first.key_value_heads, first.key_width)
+        alike = (each.heads, each.key_value_heads, each.key_width) == (
+            first.heads,
+            first.key_value_heads,
+            first.key_width,
+        )
         _check(alike, "Attentions differ in their heads.")
         _check(layer.gated == layers[0].gated and layer.activation == layers[0].activation, "Blocks differ.")
     _check(weight.shape[1] <= WIDEST and first.query_size <= WIDEST, "The stream is too wide.")
@@ -127,7 +134,7 @@ def _read(model: TextModel) -> Plan:
 
 
 def _layer(block: nn.Module) -> Layer:
-    steps = list(_must_be(Block, block).children())
+    steps: list[Any] = list(_must_be(Block, block).children())
     _check(len(steps) == 2 and all(type(step) is PreNorm for step in steps), "A block is not two steps behind norms.")
     attention, feed_forward = _must_be(Attention, steps[0].mixer), steps[1].mixer
     _check(attention.visibility == Causal(), f"An attention sees {attention.visibility}.")
@@ -161,7 +168,7 @@ def _norm(norm: nn.Module | None) -> Norm:
     raise _Unknown(f"A norm is a {type(norm).__name__}.")
 
 
-def _map(linear: nn.Module) -> Map:
+def _map(linear: Any) -> Map:
     _check(type(linear) in (nn.Linear, JoinedLinear, TiedHead, LogitHead), f"A map is a {type(linear).__name__}.")
     weight, bias = linear.weight.detach(), linear.bias
     _check(bias is None or len(bias) == len(weight), "Some of the joined maps have a bias and some have none.")
@@ -175,8 +182,10 @@ def _activation(function: Callable[[Tensor], Tensor]) -> str:
     raise _Unknown("The activation is another one.")
 
 
-def _must_be(kind: type[nn.Module], part: nn.Module) -> nn.Module:
-    _check(type(part) is kind, f"There is a {type(part).__name__} where a {kind.__name__} is known.")
+def _must_be(kind: type[Kind], part: object) -> Kind:
+    """A part of that very kind: a descendant may compute something else."""
+    if type(part) is not kind:
+        raise _Unknown(f"There is a {type(part).__name__} where a {kind.__name__} is known.")
     return part
 
 

@@ -20,6 +20,8 @@ from qkv.parts.position import positions_in_documents
 class FromMemory(Continuation):
     """Rows that go on from prompts of any lengths, padded on the left so that they end together."""
 
+    model: EncoderDecoder
+
     def __init__(self, model: EncoderDecoder, memory: Memory, prompts: Sequence[Sequence[int]], *, most: int) -> None:
         """Each row gets at most `most` tokens after its prompt."""
         check_evaluation(model)

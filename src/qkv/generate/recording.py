@@ -80,7 +80,7 @@ class Recording:
 
     def rounds(self, most: int) -> Iterator[tuple[list[int], list[float]]]:
         """The next `most` tokens of all rows and their log-probabilities, step by step, the likeliest each time."""
-        under_way: list[Callable[[], tuple[Tensor, Tensor]]] = []
+        under_way: list[Callable[[], tuple[Tensor, ...]]] = []
         begun = 0
         self.count.zero_()
         while begun < most or under_way:

@@ -4,12 +4,16 @@ With one row or a few, a step takes as long as its weights take to be read. So e
 whatever stands before and after the product too: the norm, the activation, the sum with the stream. The stream is kept
 in float32.
 
+EARLY programs begin while the one before them still runs, read of their weights what they can hold, and wait for its
+end with all else. As soon as all are begun, the next may.
+
 Shapes: r rows, K inputs and N outputs of a map, H query heads and G key/value heads of width D, C slots of the cache,
 S shares of the slots, V vocabulary, T tiles of it.
 """
 
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 
 @triton.jit
@@ -47,9 +51,12 @@ def normed(x, k, inside, mean, rate, gain_ptr, shift_ptr, SHIFTED: tl.constexpr)
 @triton.jit
 def embed(
     ids_ptr, positions_ptr, tokens_ptr, places_ptr, x_ptr, scale,
-    K: tl.constexpr, WIDE: tl.constexpr, PLACED: tl.constexpr,
+    K: tl.constexpr, WIDE: tl.constexpr, PLACED: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """x[row] = scale · tokens[ids[row]] + places[positions[row]]"""
+    if EARLY:
+        gdc_launch_dependents()
+        gdc_wait()
     row = tl.program_id(0)
     k = tl.arange(0, WIDE)
     inside = k < K
@@ -62,13 +69,15 @@ def embed(
 @triton.jit
 def norm_map(
     x_ptr, gain_ptr, shift_ptr, w_ptr, bias_ptr, y_ptr, N, epsilon,
-    K: tl.constexpr, WIDE: tl.constexpr, ROWS: tl.constexpr, PADDED: tl.constexpr, TALL: tl.constexpr,
-    RMS: tl.constexpr, SHIFTED: tl.constexpr, BIASED: tl.constexpr, ACTIVATION: tl.constexpr, GATED: tl.constexpr,
+    K: tl.constexpr, WIDE: tl.constexpr, ROWS: tl.constexpr, TALL: tl.constexpr, RMS: tl.constexpr,
+    SHIFTED: tl.constexpr, BIASED: tl.constexpr, ACTIVATION: tl.constexpr, GATED: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """y[row, n] = activation(norm(x[row]) · W[n] + bias[n]) for TALL outputs n; x float32 [ROWS K], W [N K].
 
     GATED: activation(… W[n] …) times the same of W[N + n], without the activation.
     """
+    if EARLY:
+        gdc_launch_dependents()
     n = tl.program_id(0).to(tl.int64) * TALL + tl.arange(0, TALL)
     within = n < N
     k = tl.arange(0, WIDE)
@@ -77,6 +86,8 @@ def norm_map(
     w = tl.load(w_ptr + n[:, None] * K + k[None, :], mask=both, other=0.0).to(tl.float32)
     if GATED:
         u = tl.load(w_ptr + (N + n[:, None]) * K + k[None, :], mask=both, other=0.0).to(tl.float32)
+    if EARLY:
+        gdc_wait()
     for row in tl.static_range(ROWS):
         x = tl.load(x_ptr + row * K + k, mask=inside, other=0.0)
         mean, rate = moments(x, inside, epsilon, K, RMS)
@@ -97,9 +108,11 @@ def norm_map(
 def map_add(
     h_ptr, w_ptr, bias_ptr, x_ptr, N,
     K: tl.constexpr, STEP: tl.constexpr, CHUNKS: tl.constexpr, ROWS: tl.constexpr, PADDED: tl.constexpr,
-    TALL: tl.constexpr, BIASED: tl.constexpr,
+    TALL: tl.constexpr, BIASED: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """x[row, n] += h[row] · W[n] + bias[n] for TALL outputs n; x float32 [ROWS N], W [N K]."""
+    if EARLY:
+        gdc_launch_dependents()
     n = tl.program_id(0).to(tl.int64) * TALL + tl.arange(0, TALL)
     within = n < N
     rows = tl.arange(0, PADDED)
@@ -109,6 +122,8 @@ def map_add(
         inside = k < K
         both = within[:, None] & inside[None, :]
         w = tl.load(w_ptr + n[:, None] * K + k[None, :], mask=both, other=0.0).to(tl.float32)
+        if EARLY and chunk == 0:
+            gdc_wait()
         for row in tl.static_range(ROWS):
             h = tl.load(h_ptr + row * K + k, mask=inside, other=0.0).to(tl.float32)
             total += tl.where(rows[:, None] == row, tl.sum(w * h[None, :], 1)[None, :], 0.0)
@@ -121,15 +136,20 @@ def map_add(
 
 @triton.jit
 def attend(
-    qkv_ptr, k_ptr, v_ptr, o_ptr, stat_ptr, positions_ptr, first_ptr, cos_ptr, sin_ptr, partner_ptr, scale, C,
+    qkv_ptr, k_ptr, v_ptr, o_ptr, part_ptr, stat_ptr, done_ptr, positions_ptr, first_ptr, cos_ptr, sin_ptr, partner_ptr,
+    scale, C,
     H: tl.constexpr, G: tl.constexpr, D: tl.constexpr, SHARES: tl.constexpr, STEP: tl.constexpr,
-    ROTARY: tl.constexpr,
+    ROTARY: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
-    """One head of one row over a share of its slots. The first share reads the newest token and keeps it in the cache.
+    """o[row, head]: one head of one row over a share of its slots; whichever share ends last joins them all.
 
-    qkv [r (H + 2 G) D], caches [r G C D]; o float32 [r SHARES H D], not yet divided by its sum; stat [r SHARES H 2]: the
-    maximum and that sum. A row's slots go from `first` to `first + position`, where its newest token stands.
+    The first share reads the newest token and keeps it in the cache. qkv [r (H + 2 G) D], caches [r G C D], o [r H D];
+    part float32 [r H SHARES D]: not yet divided by its sum; stat [r H SHARES 2]: the maximum and that sum; done [r H]:
+    the shares that have ended. A row's slots go from `first` to `first + position`, where its newest token stands.
     """
+    if EARLY:
+        gdc_launch_dependents()
+        gdc_wait()
     row, head, share = tl.program_id(0) // H, tl.program_id(0) % H, tl.program_id(1)
     group = head // (H // G)
     d = tl.arange(0, D)
@@ -174,62 +194,24 @@ def attend(
         out = out * shrink + tl.sum(p[:, None] * v, 0)
         total = total * shrink + tl.sum(p, 0)
         most = higher
-    place = (row * SHARES + share) * H + head
-    tl.store(o_ptr + place * D + d, out)
-    tl.store(stat_ptr + place * 2, most)
-    tl.store(stat_ptr + place * 2 + 1, total)
-
-
-@triton.jit
-def joined(o_ptr, stat_ptr, row, k, inside, H: tl.constexpr, D: tl.constexpr, SHARES: tl.constexpr):
-    """What all shares together read, at the places k of all heads side by side."""
-    head = k // D
-    most = tl.full(k.shape, float("-inf"), tl.float32)
-    for share in tl.static_range(SHARES):
-        most = tl.maximum(most, tl.load(stat_ptr + ((row * SHARES + share) * H + head) * 2, mask=inside, other=0.0))
-    o = tl.zeros(k.shape, tl.float32)
-    total = tl.zeros(k.shape, tl.float32)
-    for share in tl.static_range(SHARES):
-        place = (row * SHARES + share) * H
-        high = tl.load(stat_ptr + (place + head) * 2, mask=inside, other=0.0)
-        weight = tl.exp(high - most)
-        o += weight * tl.load(o_ptr + place * D + k, mask=inside, other=0.0)
-        total += weight * tl.load(stat_ptr + (place + head) * 2 + 1, mask=inside, other=1.0)
-    return tl.where(inside, o / total, 0.0)
-
-
-@triton.jit
-def join_map_add(
-    o_ptr, stat_ptr, w_ptr, bias_ptr, x_ptr, N,
-    H: tl.constexpr, D: tl.constexpr, SHARES: tl.constexpr, WIDE: tl.constexpr, ROWS: tl.constexpr,
-    TALL: tl.constexpr, BIASED: tl.constexpr,
-):  # fmt: skip
-    """x[row, n] += joined(o[row]) · W[n] + bias[n] for TALL outputs n; W [N H·D]."""
-    K: tl.constexpr = H * D
-    n = tl.program_id(0).to(tl.int64) * TALL + tl.arange(0, TALL)
-    within = n < N
-    k = tl.arange(0, WIDE)
-    inside = k < K
-    w = tl.load(w_ptr + n[:, None] * K + k[None, :], mask=within[:, None] & inside[None, :], other=0.0).to(tl.float32)
-    for row in tl.static_range(ROWS):
-        o = joined(o_ptr, stat_ptr, row, k, inside, H, D, SHARES)
-        y = tl.sum(w * o[None, :], 1)
-        if BIASED:
-            y += tl.load(bias_ptr + n, mask=within, other=0.0).to(tl.float32)
-        there = x_ptr + row * N + n
-        tl.store(there, tl.load(there, mask=within, other=0.0) + y, mask=within)
-
-
-@triton.jit
-def join(
-    o_ptr, stat_ptr, y_ptr, H: tl.constexpr, D: tl.constexpr, SHARES: tl.constexpr, STEP: tl.constexpr,
-):  # fmt: skip
-    """y[row] = joined(o[row]), a part of it a program."""
-    row = tl.program_id(0)
-    k = tl.program_id(1) * STEP + tl.arange(0, STEP)
-    inside = k < H * D
-    o = joined(o_ptr, stat_ptr, row, k, inside, H, D, SHARES)
-    tl.store(y_ptr + row * H * D + k, o.to(y_ptr.dtype.element_ty), mask=inside)
+    line = row * H + head
+    if SHARES > 1:
+        mine = line * SHARES + share
+        tl.store(part_ptr + mine * D + d, out)
+        tl.store(stat_ptr + mine * 2, most)
+        tl.store(stat_ptr + mine * 2 + 1, total)
+        tl.debug_barrier()  # before it is said, all of it is written
+        if tl.atomic_add(done_ptr + line, 1, sem="acq_rel") == SHARES - 1:
+            every = line * SHARES + tl.arange(0, SHARES)
+            high = tl.load(stat_ptr + every * 2, cache_modifier=".cg")
+            weight = tl.exp(high - tl.max(high, 0))
+            parts = tl.load(part_ptr + every[:, None] * D + d[None, :], cache_modifier=".cg")
+            total = tl.sum(weight * tl.load(stat_ptr + every * 2 + 1, cache_modifier=".cg"), 0)
+            out = tl.sum(weight[:, None] * parts, 0) / total
+            tl.store(o_ptr + line * D + d, out.to(o_ptr.dtype.element_ty))
+            tl.store(done_ptr + line, 0)
+    else:
+        tl.store(o_ptr + line * D + d, (out / total).to(o_ptr.dtype.element_ty))
 
 
 @triton.jit
@@ -266,11 +248,16 @@ def activate(
 
 
 @triton.jit
-def best_of_tiles(logits_ptr, forbidden_ptr, stat_ptr, at_ptr, V, T, TILE: tl.constexpr):
+def best_of_tiles(
+    logits_ptr, forbidden_ptr, stat_ptr, at_ptr, V, T, TILE: tl.constexpr, EARLY: tl.constexpr,
+):  # fmt: skip
     """Of a tile of a row's logits: the highest, the sum of exponentials below it, the highest allowed and its place.
 
     stat float32 [r 3 T], at int32 [r T]
     """
+    if EARLY:
+        gdc_launch_dependents()
+        gdc_wait()
     row, tile = tl.program_id(0), tl.program_id(1)
     n = tile * TILE + tl.arange(0, TILE)
     inside = n < V
@@ -291,9 +278,12 @@ def best_of_tiles(logits_ptr, forbidden_ptr, stat_ptr, at_ptr, V, T, TILE: tl.co
 @triton.jit
 def take_best(
     stat_ptr, at_ptr, ids_ptr, positions_ptr, count_ptr, written_ptr, logs_ptr, T, V,
-    ROUND: tl.constexpr, TILES: tl.constexpr,
+    ROUND: tl.constexpr, TILES: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """The likeliest token of a row becomes the next to be read, is noted with its log-probability, and all move on."""
+    if EARLY:
+        gdc_launch_dependents()
+        gdc_wait()
     row = tl.program_id(0)
     t = tl.arange(0, TILES)
     inside = t < T

@@ -20,40 +20,31 @@ if TYPE_CHECKING:
     from qkv.generate.recording import Recording
 
 FEW = 4  # rows up to which a map by our own programs is quicker than by a library of matrix products
-ENOUGH = 300  # programs that fill a GPU
-AT_ONCE = 8192  # weights that a program of four warps holds
+ENOUGH = 264  # programs that fill a GPU
+AT_ONCE = 2048  # weights that a warp holds
+WIDEST = 8192  # inputs that a program holds at once
 TILE = 2048  # tokens of the vocabulary that are looked through together
+EARLY = False  # whether programs begin before the one before them has ended
 
 
 @dataclass(frozen=True)
 class Tall:
-    """How much of a map a program does: outputs, inputs at a time, and how often."""
+    """How much of a map a program does: outputs, inputs at a time and how often, and with how many warps."""
 
     outputs: int
     step: int
     chunks: int
-    warps: int = 4
+    warps: int
 
 
-def whole(outputs: int, inputs: int, maps: int = 1) -> Tall:
-    """For a map whose inputs are all held at once, `maps` of them side by side."""
-    wide = triton.next_power_of_2(inputs)
-    return Tall(_tall(outputs, AT_ONCE // (wide * maps)), wide, 1, 4 if wide <= 4096 else 8)
-
-
-def in_chunks(outputs: int, inputs: int) -> Tall:
-    """For a map whose inputs may be many."""
-    step = min((2048, 1024), key=lambda step: -(-inputs // step) * step)
-    step = min(step, triton.next_power_of_2(inputs))
-    chunks = -(-inputs // step)
-    return Tall(_tall(outputs, AT_ONCE // (step * min(chunks, 2))), step, chunks)
-
-
-def _tall(outputs: int, most: int) -> int:
-    tall = max(1, most)
+def tall_of(outputs: int, inputs: int, maps: int = 1) -> Tall:
+    """For a map, or for `maps` of them side by side."""
+    step = min(triton.next_power_of_2(inputs), WIDEST)
+    warps = 4 if step <= 1024 else 8
+    tall = max(1, warps * AT_ONCE // (step * maps))
     while tall > 1 and outputs // tall < ENOUGH:
         tall //= 2
-    return tall
+    return Tall(tall, step, -(-inputs // step), warps)
 
 
 def shares_of(lines: int, capacity: int) -> int:
@@ -68,7 +59,8 @@ class FusedStep:
     """One step over the buffers of a recording: `step` reads its tokens, writes its logits and moves it on."""
 
     def __init__(self, plan: Plan, recording: Recording) -> None:
-        self.plan, self.recording = plan, recording
+        self.plan, self.recording, self.early = plan, recording, EARLY and recording.shape.rows <= FEW
+        self.launched = {"launch_pdl": True} if self.early else {}
         rows, first = recording.shape.rows, plan.layers[0]
         attention = first.attention
         self.rows, self.width, self.hidden = rows, plan.tokens.shape[1], first.outer.weight.shape[1]
@@ -79,8 +71,10 @@ class FusedStep:
         narrow, wide = plan.tokens.new_empty, plan.tokens.new_zeros
         self.x = wide(rows, self.width, dtype=torch.float32)
         self.qkv = narrow(rows, len(first.project.weight))
-        self.shared = wide(rows, self.shares, self.heads, self.head_width, dtype=torch.float32)
-        self.stat = wide(rows, self.shares, self.heads, 2, dtype=torch.float32)
+        self.attended = narrow(rows, self.heads * self.head_width)
+        self.parts = wide(rows, self.heads, self.shares, self.head_width, dtype=torch.float32)
+        self.stat = wide(rows, self.heads, self.shares, 2, dtype=torch.float32)
+        self.done = wide(rows, self.heads, dtype=torch.int32)
         self.inner = narrow(rows, self.hidden)
         few = rows <= FEW
         self.logits = narrow(rows, self.vocabulary, dtype=torch.float32 if few else plan.head.weight.dtype)
@@ -88,8 +82,8 @@ class FusedStep:
         self.tile_stat = wide(rows, 3, self.tiles, dtype=torch.float32)
         self.tile_at = wide(rows, self.tiles, dtype=torch.int32)
         if not few:
-            self.normed, self.attended = narrow(rows, self.width), narrow(rows, self.heads * self.head_width)
-            self.before, self.added = narrow(rows, len(first.inner.weight)), narrow(rows, self.width)
+            self.normed, self.added = narrow(rows, self.width), narrow(rows, self.width)
+            self.before = narrow(rows, len(first.inner.weight))
         self.turns = {
             layer.attention: turns_of(layer.attention.rotary, self.capacity, self.head_width, self.x)
             for layer in plan.layers
@@ -104,16 +98,18 @@ class FusedStep:
         programs.embed[(rows,)](
             record.tokens, record.positions, plan.tokens, plan.tokens if plan.places is None else plan.places, self.x,
             plan.scale, K=self.width, WIDE=triton.next_power_of_2(self.width), PLACED=plan.places is not None,
+            EARLY=self.early, **self.launched,
         )  # fmt: skip
         self.blocks()
         programs.best_of_tiles[(rows, self.tiles)](
             self.logits, record.forbidden.view(torch.uint8), self.tile_stat, self.tile_at, self.vocabulary, self.tiles,
-            TILE=TILE,
+            TILE=TILE, EARLY=self.early, **self.launched,
         )  # fmt: skip
         programs.take_best[(rows,)](
             self.tile_stat, self.tile_at, record.tokens, record.positions, record.count, record.written,
             record.log_probabilities, self.tiles, self.vocabulary,
-            ROUND=len(record.written), TILES=triton.next_power_of_2(self.tiles),
+            ROUND=len(record.written), TILES=triton.next_power_of_2(self.tiles), EARLY=self.early,
+            **self.launched,
         )  # fmt: skip
         return self.logits
 
@@ -122,7 +118,7 @@ class FusedStep:
         for layer in self.plan.layers:
             self._norm_map(layer.norm, layer.project, self.qkv)
             self._attend(layer)
-            self._join_map_add(layer.out)
+            self._map_add(self.attended, layer.out)
             self._norm_map(layer.next_norm, layer.inner, self.inner, layer.activation, layer.gated)
             self._map_add(self.inner, layer.outer)
         self._norm_map(self.plan.norm, self.plan.head, self.logits)
@@ -134,7 +130,6 @@ class FusedStep:
             self._add_norm(added, layer.norm)
             product(self.normed, layer.project, self.qkv)
             self._attend(layer)
-            self._join()
             product(self.attended, layer.out, self.added)
             self._add_norm(self.added, layer.next_norm)
             product(self.normed, layer.inner, self.before)
@@ -146,20 +141,20 @@ class FusedStep:
 
     def _norm_map(self, norm: Norm, linear: Map, y: Tensor, activation: str = "none", gated: bool = False) -> None:
         outputs = y.shape[1]
-        tall = whole(outputs, self.width, 2 if gated else 1)
+        tall = tall_of(outputs, self.width, 2 if gated else 1)
         programs.norm_map[(triton.cdiv(outputs, tall.outputs),)](
             self.x, norm.gain, _or(norm.shift, norm.gain), linear.weight, _or(linear.bias, linear.weight), y, outputs,
-            norm.epsilon, K=self.width, WIDE=tall.step, ROWS=self.rows, PADDED=triton.next_power_of_2(self.rows),
-            TALL=tall.outputs, RMS=norm.rms, SHIFTED=norm.shift is not None, BIASED=linear.bias is not None,
-            ACTIVATION=activation, GATED=gated, num_warps=tall.warps,
+            norm.epsilon, K=self.width, WIDE=tall.step, ROWS=self.rows, TALL=tall.outputs, RMS=norm.rms,
+            SHIFTED=norm.shift is not None, BIASED=linear.bias is not None, ACTIVATION=activation, GATED=gated,
+            EARLY=self.early, num_warps=tall.warps, **self.launched,
         )  # fmt: skip
 
     def _map_add(self, h: Tensor, linear: Map) -> None:
-        tall = in_chunks(self.width, h.shape[1])
+        tall = tall_of(self.width, h.shape[1])
         programs.map_add[(triton.cdiv(self.width, tall.outputs),)](
             h, linear.weight, _or(linear.bias, linear.weight), self.x, self.width, K=h.shape[1], STEP=tall.step,
             CHUNKS=tall.chunks, ROWS=self.rows, PADDED=triton.next_power_of_2(self.rows), TALL=tall.outputs,
-            BIASED=linear.bias is not None, num_warps=tall.warps,
+            BIASED=linear.bias is not None, EARLY=self.early, num_warps=tall.warps, **self.launched,
         )  # fmt: skip
 
     def _attend(self, layer: Layer) -> None:
@@ -168,25 +163,11 @@ class FusedStep:
         cos, sin, partner = self.turns[layer.attention]
         step = 64 if self.shares == 1 else 32
         programs.attend[(self.rows * self.heads, self.shares)](
-            self.qkv, keys, values, self.shared, self.stat, record.positions, record.first, cos, sin, partner,
-            self.scale, self.capacity, H=self.heads, G=self.groups, D=self.head_width, SHARES=self.shares, STEP=step,
-            ROTARY=layer.attention.rotary is not None, num_warps=2,
+            self.qkv, keys, values, self.attended, self.parts, self.stat, self.done, record.positions, record.first,
+            cos, sin, partner, self.scale, self.capacity, H=self.heads, G=self.groups, D=self.head_width,
+            SHARES=self.shares, STEP=step, ROTARY=layer.attention.rotary is not None, EARLY=self.early, num_warps=2,
+            **self.launched,
         )  # fmt: skip
-
-    def _join_map_add(self, linear: Map) -> None:
-        inputs = self.heads * self.head_width
-        tall = whole(self.width, inputs)
-        programs.join_map_add[(triton.cdiv(self.width, tall.outputs),)](
-            self.shared, self.stat, linear.weight, _or(linear.bias, linear.weight), self.x, self.width, H=self.heads,
-            D=self.head_width, SHARES=self.shares, WIDE=tall.step, ROWS=self.rows, TALL=tall.outputs,
-            BIASED=linear.bias is not None, num_warps=tall.warps,
-        )  # fmt: skip
-
-    def _join(self) -> None:
-        inputs = self.heads * self.head_width
-        programs.join[(self.rows, triton.cdiv(inputs, 512))](
-            self.shared, self.stat, self.attended, H=self.heads, D=self.head_width, SHARES=self.shares, STEP=512
-        )
 
     def _add_norm(self, added: Tensor | None, norm: Norm) -> None:
         programs.add_norm[(self.rows,)](
@@ -233,5 +214,3 @@ def turns_of(rotary: Rotary | None, positions: int, width: int, like: Tensor) ->
 def _or(given: Tensor | None, unused: Tensor) -> Tensor:
     """A program takes a tensor where it reads none."""
     return unused if given is None else given
-
-
