@@ -73,17 +73,20 @@ class Standing(Continuation):
     """
 
     def __init__(self, rows: Continuation) -> None:
-        self.rows, self.model = rows, rows.model
+        self.rows: Continuation | None = rows  # until the record has taken over all that they have read
+        self.model = rows.model
         self.vocabulary, self.device = rows.vocabulary, rows.device
         self._record: Recording | None = None
         self._places: list[int] = []  # of the rows that are left, in the record
 
     def begin(self) -> Tensor:
+        assert self.rows is not None
         return self.rows.begin()
 
     def advance(self, tokens: Tensor) -> Tensor:
         record = self._recorded(tokens)
         if record is None:
+            assert self.rows is not None
             return self.rows.advance(tokens)
         self._give(record, tokens)
         record.step()
@@ -111,6 +114,7 @@ class Standing(Continuation):
 
     def select(self, rows: Tensor, sources: Tensor | None = None) -> None:
         if self._record is None:
+            assert self.rows is not None
             self.rows.select(rows, sources)
             return
         given, stay = [self._places[row] for row in rows.tolist()], self._places
@@ -146,15 +150,16 @@ class Standing(Continuation):
 
     def _recorded(self, tokens: Tensor) -> Recording | None:
         """The record for the rows as they now are; None where there can be none."""
-        if self._record is not None or tokens.shape[1] != 1:
+        if self._record is not None:
+            assert tokens.shape[1] == 1, "A record takes one token at a time."
             return self._record
-        start = self.rows.standpoint()
+        start = None if self.rows is None or tokens.shape[1] != 1 else self.rows.standpoint()
         if start is None:
             return None
         shape = shape_of(start, len(tokens))
         self._record = _taken(start, shape)
         self._record.fill(start)
-        self._places = list(range(len(tokens)))
+        self._places, self.rows = list(range(len(tokens))), None
         return self._record
 
 

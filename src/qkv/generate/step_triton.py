@@ -161,11 +161,12 @@ class FusedStep:
         record = self.recording
         keys, values = record.cache.room(layer.attention)
         cos, sin, partner = self.turns[layer.attention]
-        step = 64 if self.shares == 1 else 32
+        step, warps = (64, 2) if self.shares == 1 else (32, 1)
         programs.attend[(self.rows * self.heads, self.shares)](
             self.qkv, keys, values, self.attended, self.parts, self.stat, self.done, record.positions, record.first,
             cos, sin, partner, self.scale, self.capacity, H=self.heads, G=self.groups, D=self.head_width,
-            SHARES=self.shares, STEP=step, ROTARY=layer.attention.rotary is not None, EARLY=self.early, num_warps=2,
+            SHARES=self.shares, STEP=step, ROTARY=layer.attention.rotary is not None, EARLY=self.early,
+            num_warps=warps,
             **self.launched,
         )  # fmt: skip
 
