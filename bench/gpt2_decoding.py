@@ -1,44 +1,65 @@
 """Greedy decoding by GPT-2 124M on a CPU, one text at a time, beside whatever else is installed that can do it.
 
-    python bench/gpt2_decoding.py             # some three minutes on two cores
+    python bench/gpt2_decoding.py             # some four minutes on two cores
     python bench/gpt2_decoding.py --small     # to see that it runs; writes nothing
     python bench/gpt2_decoding.py --only HF   # ours and those peers alone whose names begin so
 
 Peers: the reference library; CTranslate2, in single precision and 8 bits; llama.cpp by its Python package. The last two
 are not among our dependencies: `pip install ctranslate2`, `pip install llama-cpp-python gguf`. All have the same random
-weights and write the same tokens before anything is timed (those of 8 bits need not). They take turns.
+weights and write the same tokens before anything is timed (those of fewer bits need not). They take turns, and a call
+reads the prompt as well. What fewer bits cost is told by a published model on real texts, `make checkpoints corpora`:
+its perplexity as ours computes it in each precision.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+import math
 import os
 import statistics
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")  # some machines announce AMX and forbid it
 
-import numpy as np
 import torch
 from common import THREADS, interleaved, read_bandwidth, report
+from gguf_file import write_gguf
 from peers import Bench, Disagreement, Missing, absent
-from same_weights import many_bytes, names_of_others, ours_of, parameters_of, reference_of
+from same_weights import many_bytes, ours_of, parameters_of, reference_of
 
+import qkv
 from qkv.files import write_json
 from qkv.generate.language import Options, TextWriter
 from qkv.models.gpt2 import SIZES, GPT2Sizes
 from qkv.models.head_choice import HeadChoice
+from qkv.parts.eight_bits import quantised
 from qkv.weights.maps.catalogue import PUBLISHED
 from qkv.weights.published import save_published
 
 TINY = {"vocabulary": 300, "positions": 128, "width": 48, "hidden": 192, "heads": 3, "layers": 2}
 END = "<|endoftext|>"
 BYTES = {"float32": 4, "bfloat16": 2, "int8": 1}
+COLUMNS = (
+    "by",
+    "tokens/s",
+    "times HF",
+    "times CTranslate2",
+    "times llama.cpp",
+    "of what memory allows",
+    "time in matrix products",
+    "perplexity",
+    "tokens written",
+)
+ROOT = Path(__file__).parents[1]
+PUBLISHED_MODEL = "smollm2-135m-instruct/SmolLM2-135M-Instruct.Q4_1.gguf"
+TEXTS = ("austen/persuasion.txt", "moby-dick/moby-dick.txt")
+CHARACTERS = 4000  # of each
+PRODUCTS = ("aten::mm", "aten::addmm", "mkldnn::_linear", "quantized::linear")
 Write = Callable[[], list[int]]
 
 
@@ -55,7 +76,7 @@ class Settings:
     def __init__(self, small: bool, folder: Path) -> None:
         self.folder = folder
         self.sizes: GPT2Sizes = replace(SIZES["base"], **(TINY if small else {}))
-        self.prompt_length, self.new, self.seconds = (8, 12, 0.0) if small else (32, 64, 120.0)
+        self.prompt_length, self.new, self.seconds = (8, 12, 0.0) if small else (128, 64, 90.0)
         self.bench = Bench(small, torch.device("cpu"), folder)
         self.model = ours_of("gpt2", self.sizes, HeadChoice("language"), self.bench)
         self.tokenizer = many_bytes(self.sizes.vocabulary, END)
@@ -76,7 +97,8 @@ class Settings:
         return folder
 
     def ours(self, precision: str) -> Write:
-        model = ours_of("gpt2", self.sizes, HeadChoice("language"), self.bench).to(getattr(torch, precision))
+        model = ours_of("gpt2", self.sizes, HeadChoice("language"), self.bench)
+        model = quantised(model) if precision == "int8" else model.to(getattr(torch, precision))
         writer = TextWriter(model, many_bytes(self.sizes.vocabulary))
         return lambda: writer.run([self.prompt], Options(most=self.new))[0].ids
 
@@ -121,7 +143,7 @@ class Settings:
         import llama_cpp
 
         file = self.folder / f"gpt2-{precision}.gguf"
-        write_gguf(file, self, precision)
+        write_gguf(file, self.model, self.tokenizer, END, precision)
         model = llama_cpp.Llama(str(file), n_ctx=self.prompt_length + self.new, n_threads=THREADS, verbose=False)
 
         def write() -> list[int]:
@@ -137,7 +159,7 @@ class Settings:
 
     def peers(self) -> list[Peer]:
         makers = {
-            "qkv": (self.ours, ["float32", "bfloat16"]),
+            "qkv": (self.ours, ["float32", "bfloat16", "int8"]),
             "HF": (self.reference, ["float32", "bfloat16"]),
             "CTranslate2": (self.ctranslate2, ["float32", "int8"]),
             "llama.cpp": (self.llama_cpp, ["float32", "int8"]),
@@ -149,54 +171,43 @@ class Settings:
         ]
 
 
-def write_gguf(file: Path, settings: Settings, precision: str) -> None:
-    """The model as llama.cpp reads it; in 8 bits the matrices are in blocks of 32 numbers with a scale each."""
-    import gguf
-
-    sizes, writer = settings.sizes, gguf.GGUFWriter(file, "gpt2")
-    writer.add_context_length(sizes.positions)
-    writer.add_embedding_length(sizes.width)
-    writer.add_feed_forward_length(sizes.hidden)
-    writer.add_block_count(sizes.layers)
-    writer.add_head_count(sizes.heads)
-    writer.add_layer_norm_eps(sizes.epsilon)
-    names = settings.tokenizer.names()
-    library = settings.tokenizer.library_state()
-    writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("gpt-2")
-    writer.add_token_list(names)
-    writer.add_token_types([int(gguf.TokenType.NORMAL)] * (len(names) - 1) + [int(gguf.TokenType.CONTROL)])
-    writer.add_token_merges(merges_of(library))
-    writer.add_eos_token_id(settings.tokenizer.id_of(END))
-    writer.add_bos_token_id(settings.tokenizer.id_of(END))
-    words = {"ln_1": "attn_norm", "ln_2": "ffn_norm", "attn.c_attn": "attn_qkv", "attn.c_proj": "attn_output",
-             "mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down"}  # fmt: skip
-    tables = {"wte": "token_embd", "wpe": "position_embd", "ln_f": "output_norm"}
-    for name, tensor in names_of_others(settings.model).items():
-        place, _, kind = name.removeprefix("transformer.").rpartition(".")
-        values = tensor.detach().numpy()
-        if place.startswith("h."):
-            _, number, part = place.split(".", 2)
-            named = f"blk.{number}.{words[part]}.{kind}"
-            values = values.T if part in ("attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj") else values
-        else:
-            named = f"{tables[place]}.{kind}"
-        values = np.ascontiguousarray(values, dtype=np.float32)
-        if precision == "int8" and values.ndim == 2 and place != "wpe" and values.shape[-1] % 32 == 0:
-            narrow = gguf.quantize(values, gguf.GGMLQuantizationType.Q8_0)
-            writer.add_tensor(named, narrow, raw_dtype=gguf.GGMLQuantizationType.Q8_0)
-        else:
-            writer.add_tensor(named, values)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+def perplexities(precisions: tuple[str, ...]) -> dict[str, float]:
+    """Of real text by a published model, in each precision; none where they were not fetched."""
+    files = [ROOT / "corpora" / name for name in TEXTS]
+    model = ROOT / "checkpoints" / PUBLISHED_MODEL
+    if not all(file.exists() for file in (model, *files)):
+        return {}
+    pieces = [middle_of(file.read_text(encoding="utf-8", errors="replace")) for file in files]
+    found = {}
+    for precision in precisions:
+        scores = qkv.load(model, device="cpu", precision=precision).score(pieces)
+        surprise = -sum(score.log_probability for score in scores) / sum(len(score.ids) for score in scores)
+        found[precision] = math.exp(surprise)
+    return found
 
 
-def merges_of(library: str) -> list[str]:
-    """The merges of a tokenizer of the tokenizers library, each as two tokens with a space between."""
-    merges = json.loads(library)["model"]["merges"]
-    return [each if isinstance(each, str) else " ".join(each) for each in merges]
+def middle_of(text: str) -> str:
+    first = len(text) // 2
+    return text[first : first + CHARACTERS]
+
+
+def share_of_products(write: Write) -> float:
+    """The part of a call's time that goes into matrix products."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        write()
+    events = profile.key_averages()
+    products = sum(event.self_cpu_time_total for event in events if event.key.startswith(PRODUCTS))
+    return float(products / sum(event.self_cpu_time_total for event in events))
+
+
+def versions() -> dict[str, str]:
+    found = {}
+    for package in ("ctranslate2", "llama-cpp-python"):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = "not here"
+    return found
 
 
 def main() -> None:
@@ -205,17 +216,22 @@ def main() -> None:
     parser.add_argument("--only", action="append", help="peers whose names begin so, beside ours; may be said again")
     given = parser.parse_args()
     torch.set_num_threads(THREADS)
+    bandwidth = read_bandwidth()
     with tempfile.TemporaryDirectory() as folder:
-        rows = measured(Settings(given.small, Path(folder)), tuple(given.only or [""]))
+        settings = Settings(given.small, Path(folder))
+        rows = measured(settings, tuple(given.only or [""]), bandwidth)
+    if given.small:
+        print(*rows, sep="\n")
+        return
     remarks = {
         "precision": "as each row says",
         "model": "GPT-2 124M, random weights",
-        "written": "64 tokens after 32, greedily",
+        "written": f"{settings.new} tokens after {settings.prompt_length}, greedily; the time to read these is within",
+        "memory is read at": f"{bandwidth / 1e9:.1f} GB/s",
+        "perplexity": f"of SmolLM2-135M-Instruct on {len(TEXTS)} stretches of novels, by qkv",
+        **versions(),
     }
-    if given.small:
-        print(*rows, sep="\n")
-    else:
-        report("gpt2_decoding", rows, remarks)
+    report("gpt2_decoding", rows, remarks)
 
 
 def check_tokens(written: dict[str, list[int]], peer: Peer, new: int) -> None:
@@ -225,7 +241,7 @@ def check_tokens(written: dict[str, list[int]], peer: Peer, new: int) -> None:
         raise Disagreement(f"{peer.name} writes other tokens")
 
 
-def measured(settings: Settings, only: tuple[str, ...]) -> list[dict[str, Any]]:
+def measured(settings: Settings, only: tuple[str, ...], bandwidth: float) -> list[dict[str, Any]]:
     writers: dict[str, Write] = {}
     missing: dict[str, str] = {}
     chosen = [peer for peer in settings.peers() if peer.name.startswith(("qkv", *only))]
@@ -242,19 +258,28 @@ def measured(settings: Settings, only: tuple[str, ...]) -> list[dict[str, Any]]:
             writers.pop(peer.name, None)
     times = interleaved(writers, seconds=settings.seconds, at_least=1 if settings.bench.small else 3)
     middle = {name: settings.new / statistics.median(some) for name, some in times.items()}
-    bandwidth = read_bandwidth()
+    shares = {name: share_of_products(write) for name, write in writers.items() if name.startswith(("qkv", "HF"))}
+    surprise = {} if settings.bench.small else perplexities(tuple(BYTES))
     rows = []
     for peer in chosen:
-        row: dict[str, Any] = {"by": peer.name}
+        row: dict[str, Any] = dict.fromkeys(COLUMNS, "") | {"by": peer.name}
+        rows.append(row)
         if peer.name in missing:
-            rows.append(row | {"tokens/s": missing[peer.name]})
+            row["tokens/s"] = missing[peer.name]
             continue
-        limit = bandwidth / (BYTES[peer.precision] * parameters_of(settings.model))
-        same = middle.get(f"HF, {peer.precision}")
-        row["tokens/s"] = round(middle[peer.name], 1)
-        row["times HF at this precision"] = "" if same is None else round(middle[peer.name] / same, 2)
-        row["of what memory allows"] = f"{middle[peer.name] / limit:.0%}"
-        rows.append(row | {"tokens written": "equal" if peer.precision == "float32" else "not compared"})
+        figure = middle[peer.name]
+        row["tokens/s"] = round(figure, 1)
+        for library in ("HF", "CTranslate2", "llama.cpp"):
+            if (beside := middle.get(f"{library}, {peer.precision}")) is not None:
+                row[f"times {library}"] = round(figure / beside, 2)
+        row["of what memory allows"] = (
+            f"{figure * BYTES[peer.precision] * parameters_of(settings.model) / bandwidth:.0%}"
+        )
+        row["tokens written"] = "equal" if peer.precision == "float32" else "not compared"
+        if peer.name in shares:
+            row["time in matrix products"] = f"{shares[peer.name]:.0%}"
+        if peer.name.startswith("qkv") and peer.precision in surprise:
+            row["perplexity"] = round(surprise[peer.precision], 2)
     return rows
 
 

@@ -59,12 +59,12 @@ class Plan:
     sizes: GPT2Sizes
     rows: int = 32
     length: int = 1024
-    megabytes: float = 96.0  # of text, some 24 million tokens
+    megabytes: float = 48.0  # of text, some 12 million tokens
     shards: int = 24
-    window: int = 2  # shards: some 60 steps
+    window: int = 2  # shards: some 30 steps
     vocabulary: int = 8000  # of the tokenizer; the model's own is larger, which the data does not notice
     warm: int = 30  # steps that are not counted: programs are compiled there
-    steps: int = 400
+    steps: int = 250
     block: int = 25  # steps of the loop, then bare ones
     precision: str = "bfloat16"
     compile: bool = True

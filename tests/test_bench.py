@@ -24,7 +24,7 @@ AGAINST_PEERS = [
     "sound_gpu",
     "t5_decoding_gpu",
 ]
-ON_CPU = ["gpt2_decoding", "starting"]
+ON_CPU = ["encoders_cpu", "gpt2_decoding", "starting", "text_to_text_cpu"]
 
 
 @pytest.fixture

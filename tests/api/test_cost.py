@@ -60,9 +60,10 @@ def test_operations_are_those_of_the_formula(device: str) -> None:
     found = cost("gpt2", GPT, rows=ROWS, length=LENGTH, device=device)
     tokens = ROWS * LENGTH
     pairs = tokens * LENGTH // 2  # fused attention computes no more than it must
-    assert found.flops_forward == products_of_gpt(tokens, pairs)
+    of_loss = 2 * 2 * tokens * GPT["width"] * GPT["vocabulary"]  # whose gradients are made with the logits, forward
+    assert found.flops_forward == products_of_gpt(tokens, pairs) + of_loss
     attention_back = GPT["layers"] * 10 * pairs * GPT["width"]  # five products where forward has two
-    assert found.flops_backward == 2 * products_of_gpt(tokens, 0) + attention_back
+    assert found.flops_backward == 2 * products_of_gpt(tokens, 0) - of_loss + attention_back
     assert found.counted == tokens
 
 

@@ -67,6 +67,19 @@ def test_vectors_are_those_of_each_text_alone(tokenizer):
     assert use.run([]).shape == (0, 0)
 
 
+def test_texts_are_cut_and_read_some_at_a_time(tokenizer, monkeypatch):
+    """In whatever parts and batches, in line or in rows: the answer is that of the text, in its place."""
+    encoder = reader("embedding", SentenceEncoder, tokenizer, pooling="mean")
+    texts = [" ".join(["the", "cat", "ran"] * (1 + number * 5 % 7)) for number in range(11)]
+    expected = torch.stack([encoder.run([text])[0] for text in texts])
+    assert encoder.model.in_line
+    for at_once, most in ((3, 8), (100, 8), (4, None)):
+        monkeypatch.setattr("qkv.generate.reader.AT_ONCE", at_once)
+        torch.testing.assert_close(encoder.run(texts, batch_tokens=most), expected)
+    monkeypatch.setattr(type(encoder.model), "in_line", False)
+    torch.testing.assert_close(encoder.run(texts, batch_tokens=40), expected)
+
+
 def test_states_have_a_row_a_token(tokenizer):
     use = reader("states", StateReader, tokenizer)
     for text, states in zip(TEXTS, use.run(TEXTS), strict=True):

@@ -14,6 +14,7 @@ from qkv.errors import QkvError
 from qkv.models.catalogue import FAMILIES, build, config_of, count_parameters, find_family
 from qkv.models.head_choice import HeadChoice
 from qkv.models.text_model import TextModel
+from qkv.parts.attention.in_line import InLine
 from qkv.parts.attention.visibility import SameDocument, Tokens
 from qkv.parts.position import positions_in_documents
 from qkv.weights.load import load_model, with_head
@@ -91,6 +92,19 @@ def test_a_token_matters_to_all_that_see_it_and_to_no_other(model: TextModel) ->
             first = slot if looks_back else 0
             assert (moved[:, first:] > 1e-5).all()
             torch.testing.assert_close(new[:, :first], old[:, :first], atol=1e-5, rtol=1e-4)
+
+
+@torch.no_grad()
+def test_documents_in_line_are_read_as_in_rows_of_their_own(model: TextModel) -> None:
+    ids, lengths = random_ids(model), torch.tensor(LENGTHS)
+    real = torch.arange(SLOTS) < lengths[:, None]
+    line = InLine.of(LENGTHS)
+    if not model.in_line:
+        with pytest.raises(QkvError, match="a row of its own"):
+            model(ids[real][None], tokens=line)
+        return
+    expected = tuple(each[real][None] if each.ndim == 3 else each for each in answers(model, ids, lengths=lengths))
+    assert_close(answers(model, ids[real][None], tokens=line), expected)
 
 
 @torch.no_grad()

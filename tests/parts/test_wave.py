@@ -47,13 +47,17 @@ def test_frames_of_a_padded_row_are_those_of_the_row_alone(norm: str) -> None:
 
 
 def test_without_lengths_a_channel_norm_is_a_group_norm() -> None:
-    norm, x = ChannelNorm(6), torch.randn(2, 6, 9)
+    norm, x = ChannelNorm(6), torch.randn(2, 9, 6) + 2
     nn.init.normal_(norm.weight)
     nn.init.normal_(norm.bias)
     reference = nn.GroupNorm(6, 6)
     reference.load_state_dict(norm.state_dict())
-    torch.testing.assert_close(norm(x), reference(x))
-    torch.testing.assert_close(norm(x, torch.tensor([9, 9])), reference(x), atol=1e-6, rtol=1e-5)
+    expected = reference(x.transpose(1, 2)).transpose(1, 2)
+    torch.testing.assert_close(norm(x), expected)
+    torch.testing.assert_close(norm(x, torch.tensor([9, 9])), expected, atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(norm._by_sums(x), expected, atol=1e-5, rtol=1e-4)
+    narrow = norm.to(torch.bfloat16)._by_sums(x.bfloat16())
+    torch.testing.assert_close(narrow.float(), expected, atol=5e-2, rtol=2e-2)
 
 
 def test_samples_must_come_in_rows() -> None:

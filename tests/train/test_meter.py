@@ -34,6 +34,17 @@ def test_the_stopwatch_leaves_pauses_out(ticking: None) -> None:
     assert stopwatch.seconds == 103.0
 
 
+def test_the_most_that_training_held_outlives_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    held = [2**30]
+    monkeypatch.setattr("qkv.train.meter.peak_memory", lambda _: held[0])
+    stopwatch = Stopwatch(CPU)
+    with stopwatch.paused():
+        held[0] = 2**33  # of an evaluation
+        assert stopwatch.peak_memory == 2**30
+        held[0] = 2**20  # as on a GPU, whose peak is forgotten when the pause ends
+    assert stopwatch.peak_memory == 2**30
+
+
 def test_a_record_is_the_mean_over_the_tokens_of_its_window(ticking: None) -> None:
     meter = Meter(CPU, Stopwatch(CPU))
     meter.add(update(10.0, 5))

@@ -63,6 +63,8 @@ def load(
     *,
     offline: bool | None = None,
     split: str | None = None,
+    precision: str = "auto",
+    compile: bool = False,
 ) -> Any:
     """The model and tokenizer of a folder, our own or a published one, ready to run.
 
@@ -73,12 +75,21 @@ def load(
     gets that one in place of its own, new where the folder has nothing for it. `folder` may be a GGUF or llama2.c file,
     or a model's name on the hub, of which `offline` takes only what was fetched before. `auto` takes CUDA where there
     is one. Texts are cut by `split` where a vocabulary needs it and its files do not say so: "smiles".
+
+    Weights are held in `precision`: "float32", "bfloat16", or on a CPU "int8", in which large linear maps are rounded
+    to whole numbers. "auto" gives nothing away: float32, or on a GPU bfloat16 where weights were published so. Ask for
+    bfloat16 where answers may differ in the third digit and should come several times sooner on a GPU. With `compile`
+    a model that reads is compiled, for which the first answers wait up to a minute.
     """
     place = TrainSettings(steps=1, device=device).torch_device()
     folder = local_folder(folder, offline=offline)
     if head is None and is_sentence_folder(folder):
         head = read_sentence_folder(folder).head
-    model = load_model(folder, place, head)
+    model = load_model(folder, place, head, precision=precision)
+    if compile:
+        from qkv.generate.compiling import compiled
+
+        model = compiled(model)
     if split is not None and not isinstance(model, TextModel):
         raise QkvError(f"The texts of {folder} cannot be split by {split}: only models of one row of text can.")
     if isinstance(model, TextModel) and model.head_choice.kind == "embedding":

@@ -121,6 +121,10 @@ def run(
     texts: Annotated[list[str] | None, typer.Argument(help="Texts, each an input of its own.", metavar="TEXT")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line, with scores.")] = False,
     device: Annotated[str, typer.Option(help="cpu, cuda or auto.")] = "auto",
+    precision: Annotated[
+        str, typer.Option(help="Type of the weights: float32, bfloat16, int8 (on a CPU) or auto, as published.")
+    ] = "auto",
+    compile: Annotated[bool, typer.Option(help="Compile a model that reads: worth it for many inputs.")] = False,
 ) -> None:
     """Give a model its input, get its output: one line for each, in the same order.
 
@@ -145,7 +149,7 @@ def run(
     if reading.second and contexts:
         raise QkvError("--second belongs to a classifier and --context to an answerer: give one of the two.")
     found = read_inputs(texts, inputs, reading.second or contexts)
-    loaded = load(model, device, split=reading.split)
+    loaded = load(model, device, split=reading.split, precision=precision, compile=compile)
     kind = KINDS.get(type(loaded).__name__)
     if kind is None:
         raise QkvError(f"{model} does not read text: qkv run is for models of text.")

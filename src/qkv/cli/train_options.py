@@ -56,7 +56,7 @@ class RunOptions(OptimizerOptions):
     warmup: Annotated[
         int | None, typer.Option(help="Updates over which the rate rises; 50, or a tenth of --steps if that is less.")
     ] = None
-    precision: Annotated[str, typer.Option(help="float32 or bfloat16.")] = "float32"
+    precision: Annotated[str, typer.Option(help="float32, bfloat16 or float8.")] = "float32"
     device: Annotated[str, typer.Option(help="cpu, cuda or auto.")] = "auto"
     seed: Annotated[int, typer.Option(help="Of weights, batches and dropout.")] = 0
     evaluate_every: Annotated[int, typer.Option(help="Steps between evaluations, each with a checkpoint.")] = 100

@@ -131,12 +131,19 @@ class TextTokenizer(WithRoles):
         return name
 
     def encode(
-        self, texts: Sequence[str], *, special: bool = False, allow_special: bool = False, subword_dropout: float = 0.0
+        self,
+        texts: Sequence[str],
+        *,
+        special: bool = False,
+        allow_special: bool = False,
+        subword_dropout: float = 0.0,
+        limit: Limit | None = None,
     ) -> list[list[int]]:
         """The ids of each text, computed on all cores.
 
         With `special` the tokens stand around each text that the model expects there, `[CLS] … [SEP]`. Text that spells
-        a special token stays text unless `allow_special`, which is for text that was put together on purpose.
+        a special token stays text unless `allow_special`, which is for text that was put together on purpose. What is
+        beyond a `limit` is left out: windows that overlap need `encodings`.
 
         With `subword_dropout` each merge of a BPE tokenizer is left out with this probability, so that a text is cut
         differently each time [provilkov2020 §3.1]: a regulariser for training. The library draws from a generator that
@@ -144,8 +151,12 @@ class TextTokenizer(WithRoles):
         """
         if subword_dropout and allow_special:
             raise QkvError("Subword dropout is for training texts, in which no special tokens can be allowed.")
+        if limit is not None and limit.stride is not None:
+            raise QkvError("Windows that overlap tell where they begin: take encodings in place of ids.")
         texts = check_texts(texts)
         tokenizer = self._dropping(subword_dropout) if subword_dropout else self._reader(allow_special)
+        if limit is not None:
+            tokenizer = limited(tokenizer, limit, special, pairs=False)
         ids: list[list[int]] = []
         for first in range(0, len(texts), ENCODED_AT_ONCE):
             some = texts[first : first + ENCODED_AT_ONCE]

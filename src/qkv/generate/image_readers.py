@@ -39,14 +39,13 @@ class ImageReader(ModelUse):
         write_preprocessing(self.preprocessing, folder)
 
     def answers(self, pictures: Sequence[Source], batch_images: int = BATCH_IMAGES) -> list[Any]:
-        """What the head says of each picture, on the CPU. Only a batch of pictures is in memory at a time."""
+        """What the head says of each picture, on the CPU. Only a few batches of pictures are in memory at a time."""
 
-        def look(inputs: Tensor) -> list[Any]:
-            output = self.model(inputs)
+        def rows(output: Any, inputs: Tensor) -> list[Any]:
             return [row_of(output, number) for number in range(len(inputs))]
 
         batches = ((range(len(inputs)), inputs) for inputs in self.inputs(pictures, batch_images))
-        return [answer for _, answer in answered(self.model, batches, look)]
+        return [answer for _, answer in answered(self.model, batches, self.model, rows)]
 
     def inputs(self, pictures: Sequence[Source], batch_images: int) -> Iterator[Tensor]:
         """What the model reads of the pictures, batch by batch. [b c h w]"""

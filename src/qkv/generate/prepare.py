@@ -16,13 +16,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from qkv.generate.straight import straight
 from qkv.parts.context import Context
 from qkv.parts.heads import LogitHead, TiedHead
 from qkv.parts.linear import JoinedLinear
 from qkv.train.parallel.pieces import is_divided
 
 ROWS = 64  # the number of rows packed for; the arrangement it gives serves fewer and more as well
-FEW = 2  # up to so many rows the plain product is as fast, and called more quickly
+FEW = 2  # up to so many rows the plain product is as fast in single precision, and called more quickly
 SMALL = 2**19  # so are products with matrices of fewer numbers
 LOOKED_AT = 32  # numbers of a weight that are compared to see whether it has changed
 
@@ -35,15 +36,16 @@ class PackedLinear(nn.Module):
     def __init__(self, weight: Tensor, bias: Tensor | None, scale: float = 1.0) -> None:
         super().__init__()
         self.scale = scale
+        self.few = FEW if weight.dtype == torch.float32 else 0
         self.weight, self.bias = weight.detach(), None if bias is None else bias.detach()
         self.packed = torch.ops.mkldnn._reorder_linear_weight(self.weight, ROWS)
 
     def forward(self, x: Tensor, ctx: Context | None = None) -> Tensor:
         if self.scale != 1.0:
             x = x * self.scale
-        if x.numel() <= FEW * x.shape[-1]:
+        if x.numel() <= self.few * x.shape[-1]:
             return F.linear(x, self.weight, self.bias)
-        y: Tensor = torch.ops.mkldnn._linear_pointwise(x, self.packed, self.bias, "none", [], "")
+        y: Tensor = torch.ops.mkldnn._linear_pointwise.default(x, self.packed, self.bias, "none", [], "")
         return y
 
 
@@ -76,8 +78,8 @@ def prepare(model: Decodes) -> Decodes:
         return model
     shared: dict[int, Any] = {id(tensor): tensor for tensor in chain(model.parameters(), model.buffers())}
     ready = deepcopy(model, shared).eval()
-    for name, module in list(ready.named_modules()):
-        if (packed := _packed(module)) is not None:
+    for name, module in reversed(list(ready.named_modules())):  # a part's own parts come before it
+        if (packed := _packed(module) or straight(module)) is not None:
             parent, _, child = name.rpartition(".")
             setattr(ready.get_submodule(parent), child, packed)
     return ready

@@ -6,7 +6,7 @@ Shapes: b rows of a batch, s slots.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
@@ -14,16 +14,21 @@ from typing import Any, Self
 import numpy as np
 
 from qkv.data.batches import ordered_batches
-from qkv.data.encoding import Encoding, Limit
+from qkv.data.encoding import Encoding, Limit, check_texts
+from qkv.data.lines import LineBatch, line_batches
 from qkv.data.text_rows import TextBatch, TextRows
+from qkv.data.token_rows import Ints
 from qkv.data.tokenizer import TextTokenizer
 from qkv.errors import QkvError, QkvWarning
-from qkv.generate.use import ModelUse, answered, row_of
+from qkv.generate.use import ModelUse, answered
 from qkv.models.text_model import TextModel
+from qkv.parts.attention.in_line import InLine
 from qkv.weights.save import save_model
 
 TOKENIZER_FILE = "tokenizer.json"
-BATCH_TOKENS = 8192
+BATCH_TOKENS = 2048  # read together on a CPU: what is between two products stays near it
+BATCH_TOKENS_ON_GPU = 32_768  # enough to keep it busier than the host that tells it what to do
+AT_ONCE = 1024  # texts that are cut into tokens while the model reads those before them
 
 
 class TextReader(ModelUse):
@@ -62,48 +67,110 @@ class TextReader(ModelUse):
         rows = TextRows.from_encodings(encodings, pad=pad)
         return rows if self.model.embed.tells_segments else rows.without_segments()
 
-    def answers(self, encodings: Sequence[Encoding], batch_tokens: int = BATCH_TOKENS) -> list[Any]:
-        """What the head says of each row, on the CPU, cut to the row's own tokens where it speaks of tokens."""
+    def read(
+        self, texts: Sequence[str], seconds: Sequence[str] | None = None, batch_tokens: int | None = None
+    ) -> list[Any]:
+        """What the head says of each text, or with `seconds` of each pair, on the CPU; what is longer is cut.
+
+        For heads that need nothing of a text but its tokens. Texts are cut into tokens some at a time, long ones first,
+        while the model reads those before them.
+        """
+        if seconds is not None:
+            return self.answers(self.encodings(texts, seconds), batch_tokens)
+        texts = check_texts(texts)
+        order = np.argsort([-len(text) for text in texts], kind="stable")
+        parts = (order[first : first + AT_ONCE] for first in range(0, len(order), AT_ONCE))
+        return self._found(len(texts), (self._rows_of(texts, some) for some in parts), batch_tokens)
+
+    def ids(self, texts: Sequence[str]) -> list[list[int]]:
+        """The tokens of texts, as the model reads them; what is longer is cut."""
+        return self.tokenizer.encode(texts, special=True, limit=self.limit())
+
+    def answers(self, encodings: Sequence[Encoding], batch_tokens: int | None = None) -> list[Any]:
+        """What the head says of each row, on the CPU, of the row's own tokens where it speaks of tokens.
+
+        At most `batch_tokens` are read together; None: as many as suit the device.
+        """
         if not encodings:
             return []
-        if not all(map(len, encodings)):
+        rows = replace(self.rows(encodings), original=np.arange(len(encodings)))
+        return self._found(len(encodings), [rows], batch_tokens)
+
+    def _rows_of(self, texts: Sequence[str], places: Ints) -> TextRows:
+        pad = self.tokenizer.pad if self.tokenizer.has("pad") else 0
+        return TextRows.from_ids(self.ids([texts[place] for place in places]), places, pad=pad)
+
+    def _found(self, count: int, parts: Iterable[TextRows], batch_tokens: int | None) -> list[Any]:
+        """The answers to so many rows, which come in parts."""
+        device = next(self.model.parameters()).device
+        most = batch_tokens or (BATCH_TOKENS_ON_GPU if device.type == "cuda" else BATCH_TOKENS)
+        in_line, doubt = self.model.in_line, Doubt(self.tokenizer)
+
+        def batches() -> Iterator[tuple[list[int], LineBatch | TextBatch]]:
+            for rows in parts:
+                doubt.count(rows)
+                longest = max(most, int(rows.tokens.lengths.max()))
+                made = line_batches(rows, longest) if in_line else ordered_batches(rows, longest)
+                for places, batch in made:
+                    yield places.tolist(), batch.pin_memory() if device.type == "cuda" else batch
+
+        found: list[Any] = [None] * count
+        for place, answer in answered(self.model, batches(), self._ask, _rows):
+            found[place] = answer
+        doubt.tell()
+        return found
+
+    def _ask(self, batch: LineBatch | TextBatch) -> Any:
+        moved = batch.to(next(self.model.parameters()).device)
+        if isinstance(moved, LineBatch):
+            tokens = InLine(
+                moved.ids.shape[1],
+                documents=moved.documents,
+                lengths=moved.lengths,
+                bounds=moved.bounds,
+                positions=moved.positions,
+            )
+            return self.model(moved.ids, tokens=tokens, segments=moved.segments)
+        assert isinstance(batch, TextBatch)
+        whole = int(batch.lengths.min()) == batch.ids.shape[1]  # no row has padding, so nothing needs to be hidden
+        return self.model(moved.ids, lengths=None if whole else moved.lengths, segments=moved.segments)
+
+
+class Doubt:
+    """Counts what the vocabulary does not know. Texts that it hardly knows are read, with a remark: the answer is about
+    nothing."""
+
+    def __init__(self, tokenizer: TextTokenizer) -> None:
+        self.unknown = tokenizer.unknown if tokenizer.has("unknown") else None
+        self.special = np.array(sorted(tokenizer.special_ids - {self.unknown}), dtype=np.int32)
+        self.counted, self.own = 0, 0
+
+    def count(self, rows: TextRows) -> None:
+        if not len(rows) or not rows.tokens.lengths.all():
             raise QkvError(
                 "One of the texts has no token, so there is nothing to read in it: give texts that say something."
             )
-        self._doubt(encodings)
-        rows = replace(self.rows(encodings), original=np.arange(len(encodings)))
-        found: list[Any] = [None] * len(encodings)
-        most = max(batch_tokens, max(map(len, encodings)))
-        batches = ((places.tolist(), batch) for places, batch in ordered_batches(rows, most))
-        for place, answer in answered(self.model, batches, self._read):
-            found[place] = answer
-        return found
+        if self.unknown is not None:
+            self.counted += int((rows.tokens.ids == self.unknown).sum())
+            self.own += int((~np.isin(rows.tokens.ids, self.special)).sum())
 
-    def _read(self, batch: TextBatch) -> Iterator[Any]:
-        moved = batch.to(next(self.model.parameters()).device)
-        output = self.model(moved.ids, lengths=moved.lengths, segments=moved.segments)
-        for number, length in enumerate(batch.lengths.tolist()):
-            yield _of_tokens(row_of(output, number), length, batch.ids.shape[1])
-
-    def _doubt(self, encodings: Sequence[Encoding]) -> None:
-        """Texts that the vocabulary hardly knows are read, with a remark: the answer is about nothing."""
-        if not self.tokenizer.has("unknown"):
-            return
-        marks = [mark for encoding in encodings for mark in zip(encoding.ids, encoding.special, strict=True)]
-        own = [token for token, special in marks if not special]
-        unknown = own.count(self.tokenizer.unknown)
-        if 4 * unknown > len(own):
+    def tell(self) -> None:
+        if 4 * self.counted > self.own:
             warnings.warn(
-                f"The model's vocabulary does not know {unknown:,} of the {len(own):,} pieces of these texts"
+                f"The model's vocabulary does not know {self.counted:,} of the {self.own:,} pieces of these texts"
                 ": are they of the kind it reads? One of molecules may need --split smiles, in Python "
                 'load(…, split="smiles").',
                 QkvWarning,
-                stacklevel=3,
+                stacklevel=5,
             )
 
 
-def _of_tokens(answer: Any, length: int, slots: int) -> Any:
-    """An answer without what it says of padding: one of as many entries as slots speaks of tokens."""
-    if isinstance(answer, tuple):
-        return type(answer)(*(_of_tokens(part, length, slots) for part in answer))
-    return answer[:length] if answer.ndim == 2 and len(answer) == slots else answer
+def _rows(output: Any, batch: LineBatch | TextBatch) -> Iterable[Any]:
+    """What was said of each text. An answer of three dimensions speaks of tokens: of those of the text alone."""
+    if isinstance(output, tuple):
+        return [type(output)(*parts) for parts in zip(*(_rows(part, batch) for part in output), strict=True)]
+    if output.ndim < 3:
+        return list(output)
+    if isinstance(batch, LineBatch):
+        return list(output[0].split(batch.lengths))
+    return [row[:length] for row, length in zip(output, batch.lengths.tolist(), strict=True)]

@@ -46,11 +46,11 @@ class Classifier(TextReader):
     kinds: ClassVar = ("classification",)
 
     def run(
-        self, texts: Sequence[str], seconds: Sequence[str] | None = None, *, batch_tokens: int = BATCH_TOKENS
+        self, texts: Sequence[str], seconds: Sequence[str] | None = None, *, batch_tokens: int | None = None
     ) -> list[Labelled]:
         """The label of each text; with `seconds`, of each pair. What is longer than the model reads is cut."""
         labels = self.model.head_choice.labels
-        answers = self.answers(self.encodings(texts, seconds), batch_tokens)
+        answers = self.read(texts, seconds, batch_tokens)
         return [Labelled.of(labels, logits.softmax(-1)) for logits in answers]
 
 
@@ -65,10 +65,10 @@ class Rater(TextReader):
             raise QkvError(f"This needs a head with one label, but it has {len(model.head_choice.labels)}.")
 
     def run(
-        self, texts: Sequence[str], seconds: Sequence[str] | None = None, *, batch_tokens: int = BATCH_TOKENS
+        self, texts: Sequence[str], seconds: Sequence[str] | None = None, *, batch_tokens: int | None = None
     ) -> list[float]:
         """The number of each text; with `seconds`, of each pair. What is longer than the model reads is cut."""
-        return [float(value) for value in self.answers(self.encodings(texts, seconds), batch_tokens)]
+        return [float(value) for value in self.read(texts, seconds, batch_tokens)]
 
 
 def rates(model: TextModel) -> bool:
@@ -92,7 +92,7 @@ class Tagger(TextReader):
 
     kinds: ClassVar = ("tokens",)
 
-    def run(self, texts: Sequence[str], *, batch_tokens: int = BATCH_TOKENS) -> list[list[Tagged]]:
+    def run(self, texts: Sequence[str], *, batch_tokens: int | None = None) -> list[list[Tagged]]:
         """The words of each text in order, each with its label. What is longer than the model reads is an error."""
         texts = check_texts(texts)
         encodings = self.tokenizer.encodings(texts)
@@ -136,7 +136,7 @@ class Answerer(TextReader):
         threshold: float = 0.0,
         longest: int = 30,
         stride: int = 128,
-        batch_tokens: int = BATCH_TOKENS,
+        batch_tokens: int | None = None,
     ) -> list[FoundAnswer]:
         """The stretch of each context that answers its question; empty where no answer is better by `threshold`.
 
@@ -172,16 +172,21 @@ class SentenceEncoder(TextReader):
         return None if self.longest is None else Limit(self.longest, cut, stride)
 
     def encodings(self, texts: Sequence[str], seconds: Sequence[str] | None = None) -> list[Encoding]:
-        texts = [text.lower() for text in check_texts(texts)] if self.lowercase else texts
-        return super().encodings(texts, seconds)
+        return super().encodings(self._lowered(texts), seconds)
+
+    def ids(self, texts: Sequence[str]) -> list[list[int]]:
+        return super().ids(self._lowered(texts))
+
+    def _lowered(self, texts: Sequence[str]) -> Sequence[str]:
+        return [text.lower() for text in check_texts(texts)] if self.lowercase else texts
 
     def save(self, folder: Path | str) -> None:
         super().save(folder)
         write_text_settings(Path(folder), self.longest, self.lowercase)
 
-    def run(self, texts: Sequence[str], *, batch_tokens: int = BATCH_TOKENS) -> Tensor:
+    def run(self, texts: Sequence[str], *, batch_tokens: int | None = None) -> Tensor:
         """[texts d]. What is longer than is read is cut."""
-        vectors = self.answers(self.encodings(texts), batch_tokens)
+        vectors = self.read(texts, batch_tokens=batch_tokens)
         return torch.stack(vectors) if vectors else torch.empty(0, 0)
 
     def similarities(self, first: Sequence[str], second: Sequence[str]) -> Tensor:
@@ -206,7 +211,7 @@ class MaskFiller(TextReader):
 
     def run(self, texts: Sequence[str], *, best: int = 5, batch_tokens: int = BATCH_TOKENS) -> list[list[Filling]]:
         """The likeliest tokens for the hidden place of each text, best first. Each has one, spelled as the tokenizer
-        spells it: [MASK]."""
+        spells it: [MASK]. What is said of a token is as wide as the vocabulary, so few are read together anywhere."""
         texts = check_texts(texts)
         mask = self.tokenizer.mask
         encodings = self.tokenizer.encodings(texts, allow_special=True)
@@ -236,7 +241,7 @@ class StateReader(TextReader):
 
     kinds: ClassVar = ("states", "pooled")
 
-    def run(self, texts: Sequence[str], *, batch_tokens: int = BATCH_TOKENS) -> list[Tensor]:
+    def run(self, texts: Sequence[str], *, batch_tokens: int | None = None) -> list[Tensor]:
         """The states of each text's tokens, special ones included. [s d] each"""
-        answers = self.answers(self.encodings(texts), batch_tokens)
+        answers = self.read(texts, batch_tokens=batch_tokens)
         return [answer[0] if isinstance(answer, tuple) else answer for answer in answers]

@@ -62,8 +62,9 @@ class SoundReader(ModelUse):
             for number, sound in enumerate(sounds)
             for window in sound_stretches(sound, self.features.rate, self.size)
         )
-        batches = ((some, [samples for _, samples in some]) for some in iter(lambda: list(islice(queue, rows)), []))
-        for (number, samples), answer in answered(self.model, batches, self._hear):
+        windows = iter(lambda: list(islice(queue, rows)), [])
+        batches = ((some, self.prepared([samples for _, samples in some])) for some in windows)
+        for (number, samples), answer in answered(self.model, batches, self._hear, self._rows):
             found[number].append((len(samples), answer))
         return found
 
@@ -76,18 +77,20 @@ class SoundReader(ModelUse):
             return Features(F.pad(made.values, (0, short)), lengths.clamp(min=self.shortest))
         return self.features(F.pad(batch, (0, short)), lengths.clamp(min=self.shortest))
 
-    def _hear(self, waves: Sequence[Tensor]) -> list[Tensor]:
-        device = next(self.model.parameters()).device
-        given = self.prepared(waves)
+    def _hear(self, given: Features) -> Tensor:
+        values = given.values.to(next(self.model.parameters()).device, non_blocking=True)
         if isinstance(self.model, SoundModel):
-            output = self.model(given.values.to(device), lengths=given.lengths)
-            counts = self.model.frames.frames_of(given.lengths).tolist()
-            return [
-                row[:count] if row.ndim == 2 else row for row, count in zip(output.float().cpu(), counts, strict=True)
-            ]
-        output = self.model(given.values.to(device))
-        output = output if isinstance(output, Tensor) else output[0]
-        return list(output.float().cpu())
+            output: Tensor = self.model(values, lengths=given.lengths)
+            return output
+        output = self.model(values)
+        return output if isinstance(output, Tensor) else output[0]
+
+    def _rows(self, output: Tensor, given: Features) -> list[Tensor]:
+        """What was said of each window, of its own frames alone."""
+        if not isinstance(self.model, SoundModel):
+            return list(output)
+        counts = self.model.frames.frames_of(given.lengths).tolist()
+        return [row[:count] if row.ndim == 2 else row for row, count in zip(output, counts, strict=True)]
 
 
 class SoundClassifier(SoundReader):

@@ -15,7 +15,7 @@ from torch import Tensor
 from qkv.data.encoding import check_texts
 from qkv.data.tokenizer import TextTokenizer
 from qkv.errors import QkvError
-from qkv.generate.reader import BATCH_TOKENS, TextReader
+from qkv.generate.reader import TextReader
 from qkv.generate.readers import Labelled
 from qkv.generate.use import at_rest
 from qkv.models.image_text_model import ImageTextModel, mean_directions
@@ -29,10 +29,9 @@ class Describer(TextReader):
 
     kinds: ClassVar = ("projection",)
 
-    def run(self, texts: Sequence[str], *, batch_tokens: int = BATCH_TOKENS) -> Tensor:
+    def run(self, texts: Sequence[str], *, batch_tokens: int | None = None) -> Tensor:
         """Of length 1; what is longer than the model reads is cut. [t j]"""
-        encodings = self.tokenizer.encodings(check_texts(texts), limit=self.limit())
-        return F.normalize(torch.stack(self.answers(encodings, batch_tokens)), dim=-1)
+        return F.normalize(torch.stack(self.read(texts, batch_tokens=batch_tokens)), dim=-1)
 
 
 class ZeroShot:

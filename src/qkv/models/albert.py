@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from qkv.errors import QkvError
+from qkv.models.family import BERT_HEADS, Family
 from qkv.models.head_choice import HeadChoice, make_head
 from qkv.models.initial import initialise_normal
 from qkv.models.text_model import TextModel
@@ -127,3 +128,15 @@ def albert(sizes: AlbertSizes, head: HeadChoice) -> TextModel:
     )
     initialise_normal(model)
     return model
+
+
+FAMILIES = (
+    Family(
+        "albert",
+        "a BERT of one layer that runs again and again",
+        AlbertSizes,
+        albert,
+        SIZES,
+        BERT_HEADS,
+    ),
+)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from qkv.models.family import Family
 from qkv.models.head_choice import HeadChoice, make_head
 from qkv.models.image_model import ImageModel
 from qkv.models.initial import initialise_normal
@@ -55,3 +56,6 @@ def ast(sizes: ASTSizes, head: HeadChoice) -> ImageModel:
     )
     initialise_normal(model)
     return model
+
+
+FAMILIES = (Family("ast", "a DeiT that reads the filter bank of a sound", ASTSizes, ast, SIZES, HEADS, "sound"),)

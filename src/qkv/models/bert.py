@@ -7,6 +7,7 @@ from functools import partial
 
 import torch
 
+from qkv.models.family import BERT_HEADS, Family
 from qkv.models.head_choice import HeadChoice, make_head
 from qkv.models.initial import initialise_normal
 from qkv.models.text_model import TextModel
@@ -84,3 +85,6 @@ def bert(sizes: BertSizes, head: HeadChoice) -> TextModel:
     )
     initialise_normal(model)
     return model
+
+
+FAMILIES = (Family("bert", "an encoder alone, which looks both ways", BertSizes, bert, SIZES, BERT_HEADS),)

@@ -10,6 +10,7 @@ from functools import partial
 import torch
 from torch import nn
 
+from qkv.models.family import Family
 from qkv.models.head_choice import HeadChoice, make_head
 from qkv.models.initial import initialise_normal
 from qkv.models.text_model import TextModel
@@ -111,3 +112,15 @@ def big_bird(sizes: BigBirdSizes, head: HeadChoice) -> TextModel:
     )
     initialise_normal(model)
     return model
+
+
+FAMILIES = (
+    Family(
+        "big-bird",
+        "a BERT of long texts, whose blocks look nearby, at both ends and at some at random",
+        BigBirdSizes,
+        big_bird,
+        SIZES,
+        HEADS,
+    ),
+)

@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from qkv.errors import QkvError, nearest_or_all
 from qkv.models.attention_choice import AttentionChoice
-from qkv.models.detection_model import DetectionModel
 from qkv.models.families import FAMILIES as FAMILIES
 from qkv.models.family import Family
 from qkv.models.head_choice import HeadChoice
-from qkv.models.image_model import ImageModel
-from qkv.models.image_text_model import ImageTextModel
-from qkv.models.sequence_to_sequence import SequenceToSequence
-from qkv.models.sound_model import SoundModel
-from qkv.models.text_model import TextModel
 from qkv.models.unfilled import Unfilled
 
-Model = SequenceToSequence | TextModel | ImageModel | DetectionModel | SoundModel | ImageTextModel
+if TYPE_CHECKING:
+    from qkv.models.detection_model import DetectionModel
+    from qkv.models.image_model import ImageModel
+    from qkv.models.image_text_model import ImageTextModel
+    from qkv.models.sequence_to_sequence import SequenceToSequence
+    from qkv.models.sound_model import SoundModel
+    from qkv.models.text_model import TextModel
+
+    Model = SequenceToSequence | TextModel | ImageModel | DetectionModel | SoundModel | ImageTextModel
+else:
+    Model = Any  # a name for readers and for mypy, for which no program opens all these files
 
 
 def find_family(name: str) -> Family:
@@ -57,7 +61,8 @@ def config_of(model: Model) -> dict[str, Any]:
 
 def head_of(model: Model) -> HeadChoice | None:
     """The head that a model was given; None for one of a family without a choice."""
-    return model.head_choice if isinstance(model, TextModel | ImageModel | DetectionModel | SoundModel) else None
+    found: HeadChoice | None = getattr(model, "head_choice", None)
+    return found
 
 
 def attention_of(model: Model) -> AttentionChoice | None:

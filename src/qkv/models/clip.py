@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from qkv.models.family import Family
 from qkv.models.head_choice import HeadChoice, make_head
 from qkv.models.image_model import ImageModel
 from qkv.models.image_text_model import ImageTextModel
@@ -243,3 +244,32 @@ def initialise(model: nn.Module, sizes: TowerSizes) -> None:
     for name, parameter in model.named_parameters():
         if name.endswith(("mixer.out.bias", "mixer.inner.bias", "mixer.outer.bias", "head.out.bias")):
             nn.init.zeros_(parameter)
+
+
+FAMILIES = (
+    Family(
+        "clip",
+        "pictures and texts in one space, where captions lie near what they describe",
+        CLIPSizes,
+        clip,
+        SIZES,
+        reads="images and text",
+    ),
+    Family(
+        "clip-text",
+        "the encoder of texts in CLIP, which Stable Diffusion reads with",
+        CLIPTextSizes,
+        clip_text,
+        TEXT_SIZES,
+        TEXT_HEADS,
+    ),
+    Family(
+        "clip-image",
+        "the encoder of pictures in CLIP",
+        CLIPImageSizes,
+        clip_image,
+        IMAGE_SIZES,
+        IMAGE_HEADS,
+        "images",
+    ),
+)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
+from qkv.models.family import Family
 from qkv.models.head_choice import HeadChoice, make_head
 from qkv.models.image_model import ImageModel
 from qkv.models.initial import initialise_normal
@@ -56,3 +57,16 @@ def deit(sizes: DeiTSizes, head: HeadChoice) -> ImageModel:
     )
     initialise_normal(model)
     return model
+
+
+FAMILIES = (
+    Family(
+        "deit",
+        "a ViT with a second token, which learns from a teacher",
+        DeiTSizes,
+        deit,
+        SIZES,
+        HEADS,
+        "images",
+    ),
+)

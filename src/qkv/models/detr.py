@@ -9,6 +9,7 @@ from torch import nn
 
 from qkv.errors import QkvError
 from qkv.models.detection_model import DetectionModel
+from qkv.models.family import Family
 from qkv.models.head_choice import HeadChoice, make_head
 from qkv.parts.attention.attention import Attention, CrossAttention
 from qkv.parts.block import Block
@@ -118,3 +119,16 @@ def detr(sizes: DetrSizes, head: HeadChoice) -> DetectionModel:
         width,
         sizes.queries,
     )
+
+
+FAMILIES = (
+    Family(
+        "detr",
+        "all objects of a picture at once, as a set",
+        DetrSizes,
+        detr,
+        SIZES,
+        HEADS,
+        "images",
+    ),
+)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
+from qkv.models.family import ENCODER_HEADS, Family
 from qkv.models.head_choice import HeadChoice, make_head
 from qkv.models.initial import initialise_normal
 from qkv.models.text_model import TextModel
@@ -77,3 +78,15 @@ def distilbert(sizes: DistilBertSizes, head: HeadChoice) -> TextModel:
     )
     initialise_normal(model)
     return model
+
+
+FAMILIES = (
+    Family(
+        "distilbert",
+        "half a BERT, taught by the whole",
+        DistilBertSizes,
+        distilbert,
+        SIZES,
+        ENCODER_HEADS,
+    ),
+)

@@ -9,6 +9,11 @@ from typing import Any
 
 from qkv.errors import QkvError, nearest_or_all
 
+# The heads that other libraries publish checkpoints with; an embedding is made from any of them.
+DECODER_HEADS = ("language", "states", "classification", "tokens", "spans", "embedding")
+BERT_HEADS = ("pretraining", "masked", "pooled", "states", "classification", "tokens", "spans", "embedding")
+ENCODER_HEADS = ("masked", "states", "classification", "tokens", "spans", "embedding")
+
 MOST = 10**8  # no size is larger; the product of two larger ones could not even be counted in bytes
 
 

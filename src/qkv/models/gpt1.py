@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
+from qkv.models.family import DECODER_HEADS, Family
 from qkv.models.head_choice import HeadChoice, make_head
 from qkv.models.initial import initialise_normal
 from qkv.models.text_model import TextModel
@@ -62,3 +63,6 @@ def gpt1(sizes: GPT1Sizes, head: HeadChoice) -> TextModel:
     )
     initialise_normal(model)
     return model
+
+
+FAMILIES = (Family("gpt1", "the first GPT, norm after each sub-layer", GPT1Sizes, gpt1, SIZES, DECODER_HEADS),)

@@ -8,6 +8,7 @@ from functools import partial
 import torch
 from torch import nn
 
+from qkv.models.family import DECODER_HEADS, Family
 from qkv.models.head_choice import HeadChoice, make_head
 from qkv.models.initial import initialise_normal
 from qkv.models.text_model import TextModel
@@ -97,3 +98,6 @@ def initialise(model: TextModel, layers: int) -> None:
         for name, parameter in model.named_parameters():
             if name.endswith(("mixer.out.weight", "mixer.outer.weight")):
                 parameter.mul_((2 * layers) ** -0.5)
+
+
+FAMILIES = (Family("gpt2", "a decoder alone, norm before each sub-layer", GPT2Sizes, gpt2, SIZES, DECODER_HEADS),)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
+from qkv.models.family import DECODER_HEADS, Family
 from qkv.models.gpt2 import initialise
 from qkv.models.head_choice import HeadChoice, make_head
 from qkv.models.text_model import TextModel
@@ -90,3 +91,15 @@ def gpt3(sizes: GPT3Sizes, head: HeadChoice) -> TextModel:
     )
     initialise(model, sizes.layers)
     return model
+
+
+FAMILIES = (
+    Family(
+        "gpt3",
+        "GPT-2 made larger, every other layer looking back no further than a band",
+        GPT3Sizes,
+        gpt3,
+        SIZES,
+        DECODER_HEADS,
+    ),
+)

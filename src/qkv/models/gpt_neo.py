@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from qkv.errors import QkvError
+from qkv.models.family import DECODER_HEADS, Family
 from qkv.models.head_choice import HeadChoice, make_head
 from qkv.models.initial import initialise_normal
 from qkv.models.text_model import TextModel
@@ -92,3 +93,15 @@ def sights_of_layers(sizes: GPTNeoSizes) -> list[Rule]:
     if not names or not rules.keys() >= set(names):
         raise QkvError(f"The sights of GPT-Neo's layers are words global and local, not {sizes.sights!r}.")
     return [rules[names[layer % len(names)]] for layer in range(sizes.layers)]
+
+
+FAMILIES = (
+    Family(
+        "gpt-neo",
+        "a GPT-3 in the open, layers looking far and near in turn",
+        GPTNeoSizes,
+        gpt_neo,
+        SIZES,
+        DECODER_HEADS,
+    ),
+)

@@ -9,6 +9,7 @@ from functools import partial
 from torch import Tensor, nn
 
 from qkv.errors import QkvError
+from qkv.models.family import DECODER_HEADS, Family
 from qkv.models.head_choice import HeadChoice, make_head
 from qkv.models.initial import initialise_normal
 from qkv.models.text_model import TextModel
@@ -194,3 +195,15 @@ def _check_stretch(sizes: LlamaSizes) -> None:
         raise QkvError(f"Only yarn sharpens the attention, not {sizes.stretch}: leave out sharpness.")
     if not sizes.slow_turns < sizes.fast_turns or sizes.rotary_base <= 1:
         raise QkvError("Rotary positions need a base above 1, and slow_turns below fast_turns.")
+
+
+FAMILIES = (
+    Family(
+        "llama",
+        "RMS norms, rotary positions, gated feed-forward, grouped queries",
+        LlamaSizes,
+        llama,
+        SIZES,
+        DECODER_HEADS,
+    ),
+)

@@ -8,6 +8,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
+from qkv.models.family import Family
 from qkv.models.head_choice import HeadChoice, make_head
 from qkv.models.initial import initialise_normal
 from qkv.models.text_model import TextModel
@@ -112,3 +113,15 @@ def longformer(sizes: LongformerSizes, head: HeadChoice) -> LongText:
     )
     initialise_normal(model)
     return model
+
+
+FAMILIES = (
+    Family(
+        "longformer",
+        "an encoder of long texts, which looks around nearby and at a few tokens that all see",
+        LongformerSizes,
+        longformer,
+        SIZES,
+        HEADS,
+    ),
+)

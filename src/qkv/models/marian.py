@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
+from qkv.models.family import Family
 from qkv.models.sequence_to_sequence import EncoderDecoder
 from qkv.parts.attention.attention import Attention, CrossAttention
 from qkv.parts.attention.visibility import Causal
@@ -74,3 +75,6 @@ def marian(sizes: MarianSizes) -> EncoderDecoder:
         decoder=Stack([decoder_block() for _ in range(sizes.decoder_layers)]),
         head=TiedHead(tokens, bias=True),
     )
+
+
+FAMILIES = (Family("marian", "the Transformer as published for translation", MarianSizes, marian, SIZES),)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from qkv.errors import QkvError
+from qkv.models.family import DECODER_HEADS, Family
 from qkv.models.head_choice import HeadChoice
 from qkv.models.initial import initialise_normal
 from qkv.models.llama import LlamaSizes, assemble
@@ -51,3 +52,15 @@ def mixtral(sizes: MixtralSizes, head: HeadChoice) -> TextModel:
     model = assemble(sizes, head, experts)
     initialise_normal(model)
     return model
+
+
+FAMILIES = (
+    Family(
+        "mixtral",
+        "a Llama with experts, two for each token",
+        MixtralSizes,
+        mixtral,
+        SIZES,
+        DECODER_HEADS,
+    ),
+)

@@ -12,6 +12,7 @@ from functools import partial
 from torch import nn
 
 from qkv.errors import QkvError
+from qkv.models.family import Family
 from qkv.models.head_choice import HeadChoice, make_head
 from qkv.models.initial import initialise_normal
 from qkv.models.text_model import TextModel
@@ -167,3 +168,15 @@ def _position(sizes: ReformerSizes) -> nn.Module:
             f"Of a width of {sizes.width}, {sizes.line_width} cannot say the line: the column needs a part of it too."
         )
     return Axial((sizes.lines, sizes.columns), (sizes.line_width, sizes.width - sizes.line_width))
+
+
+FAMILIES = (
+    Family(
+        "reformer",
+        "a decoder of very long texts, which reads what is near and what is hashed alike",
+        ReformerSizes,
+        reformer,
+        SIZES,
+        HEADS,
+    ),
+)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from qkv.models.family import Family
 from qkv.models.sequence_to_sequence import Memory, SequenceToSequence
 from qkv.parts.attention.cache import Cache
 from qkv.parts.attention.recurrent import AttentiveGRU, BidirectionalGRU, RecurrentCache, initialise_small
@@ -146,3 +147,6 @@ def initialise_wide(model: RNNSearch) -> None:
     matrices += [model.readout.state.weight, model.readout.word.weight, model.readout.context.weight, model.head.weight]
     for matrix in matrices:
         nn.init.xavier_uniform_(matrix)
+
+
+FAMILIES = (Family("rnn", "its predecessor: recurrent networks with additive attention", RNNSizes, rnn, SIZES),)

@@ -7,6 +7,7 @@ from functools import partial
 
 from torch import nn
 
+from qkv.models.family import ENCODER_HEADS, Family
 from qkv.models.head_choice import HeadChoice, make_head
 from qkv.models.initial import initialise_normal
 from qkv.models.text_model import TextModel
@@ -84,3 +85,15 @@ def roformer(sizes: RoFormerSizes, head: HeadChoice) -> TextModel:
     )
     initialise_normal(model)
     return model
+
+
+FAMILIES = (
+    Family(
+        "roformer",
+        "a BERT with rotary positions",
+        RoFormerSizes,
+        roformer,
+        SIZES,
+        ENCODER_HEADS,
+    ),
+)

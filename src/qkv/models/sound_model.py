@@ -68,7 +68,7 @@ class SoundModel(nn.Module):
         `hidden_channels` [b d].
         """
         ctx = self.context(waves, lengths=lengths, ledger=ledger)
-        lengths = None if lengths is None else lengths.to(waves.device)
+        lengths = None if lengths is None or ctx.tokens.documents is None else lengths.to(waves.device)
         features = self.embed.features(self.frames(waves, lengths))  # [b n c]
         x = self.embed(features, ctx, hidden_frames, hidden_channels)  # [b n d]
         return Heard(self.stack(x, ctx), features, ctx)
@@ -81,14 +81,16 @@ class SoundModel(nn.Module):
 
     def context(self, waves: Tensor, *, lengths: Tensor | None = None, ledger: Ledger | None = None) -> Context:
         """What stands beside the frames of waves [b t]."""
-        shortest = self.frames.shortest
-        least = waves.shape[-1]
+        shortest, samples = self.frames.shortest, waves.shape[-1]
+        least, most = samples, samples
+        known = False
         if lengths is not None and lengths.device.type == "cpu" and not torch.compiler.is_compiling() and len(lengths):
-            least = min(least, int(lengths.min()))  # on another device looking would make it wait
-        if least < shortest:
+            least, most = (int(length) for length in lengths.aminmax())  # on another device looking would make it wait
+            known = True
+        if min(least, samples) < shortest:
             raise QkvError(f"This model hears sounds of {shortest} samples at least: fill a shorter one with silence.")
-        count = self.frames.count(waves.shape[-1])
-        if lengths is None:
+        count = self.frames.count(samples)
+        if lengths is None or (known and least == most == samples):  # no row has padding
             return Context(tokens=Tokens(count), visibility=NotPadding(), ledger=ledger)
         tokens = Tokens.padded(self.frames.frames_of(lengths), count)
         if tokens.documents is not None and tokens.documents.device != waves.device:

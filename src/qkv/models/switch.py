@@ -10,6 +10,7 @@ from functools import partial
 from torch import Tensor, nn
 
 from qkv.errors import QkvError
+from qkv.models.family import Family
 from qkv.models.sequence_to_sequence import EncoderDecoder
 from qkv.models.t5 import T5Sizes, assemble, dense, initialise
 from qkv.parts.experts import Experts, GatedExperts, Mixture
@@ -106,3 +107,14 @@ def _initialise_small(weight: Tensor, inputs: int) -> None:
     """
     deviation = math.sqrt(0.1 / inputs)
     nn.init.trunc_normal_(weight, std=deviation, a=-2 * deviation, b=2 * deviation)
+
+
+FAMILIES = (
+    Family(
+        "switch",
+        "a T5 with many feed-forwards in some blocks, one for each token",
+        SwitchSizes,
+        switch,
+        SIZES,
+    ),
+)

@@ -13,6 +13,7 @@ from typing import Any
 from torch import nn
 
 from qkv.errors import QkvError
+from qkv.models.family import Family
 from qkv.models.sequence_to_sequence import EncoderDecoder
 from qkv.parts.attention.attention import Attention, CrossAttention, HeadOptions
 from qkv.parts.attention.visibility import Causal
@@ -153,3 +154,6 @@ def initialise(model: EncoderDecoder, sizes: T5Sizes) -> None:
         elif isinstance(module, MLP | GatedMLP):
             nn.init.normal_(module.inner.weight, std=width**-0.5)
             nn.init.normal_(module.outer.weight, std=sizes.hidden**-0.5)
+
+
+FAMILIES = (Family("t5", "an encoder and a decoder with bucketed distances for positions", T5Sizes, t5, SIZES),)

@@ -15,10 +15,12 @@ from qkv.errors import QkvError
 from qkv.models.head_choice import HeadChoice
 from qkv.parts.attention.attention import MultiHead
 from qkv.parts.attention.cache import Cache, PreallocatedCache, WholeRows
-from qkv.parts.attention.visibility import NotPadding, Rule, Sight, Tokens
+from qkv.parts.attention.in_line import InLine
+from qkv.parts.attention.visibility import NotPadding, Rule, SameDocument, Sight, Tokens
 from qkv.parts.attention.whole_rows import counts_slots
 from qkv.parts.context import Context, Ledger
 from qkv.parts.embed import Embed
+from qkv.parts.token_wise import reads_in_line
 
 if TYPE_CHECKING:
     from qkv.models.attention_choice import AttentionChoice
@@ -47,6 +49,11 @@ class TextModel(nn.Module):
         self.counts_slots = any(counts_slots(rule) for rule in rules)  # so that padding before a text would change it
         self.keeps = all(attention.keeps for attention in attentions)  # whether a cache saves reading a row anew
         self.heeds_marks = any(attention.heeds_marks for attention in attentions)
+
+    @property
+    def in_line(self) -> bool:
+        """Whether texts may stand in one row, one behind the other (`InLine`), in place of a row each."""
+        return type(self) is TextModel and reads_in_line(self)
 
     def forward(
         self,
@@ -105,6 +112,7 @@ class TextModel(nn.Module):
         """What stands beside ids [b s].
 
         `lengths` [b] tell rows padded on the right; `tokens` anything else: padding on the left, packed documents.
+        Documents that stand in line (`InLine`) see themselves alone, and their positions begin anew with each.
         With a cache, ids are only those since the last call.
         """
         if cache is not None:
@@ -120,10 +128,13 @@ class TextModel(nn.Module):
                 tokens, visibility = self.padding(ids, visibility)
         elif lengths is not None:
             raise QkvError("Give lengths or tokens, not both: tokens say where the padding is.")
-        if self.longest is not None and tokens.start + tokens.size > self.longest:
-            raise QkvError(
-                f"The text has {tokens.start + tokens.size} tokens and this model reads at most {self.longest}."
-            )
+        if isinstance(tokens, InLine):
+            if not self.in_line:
+                raise QkvError("Parts of this model look beyond a document: give each text a row of its own.")
+            visibility = SameDocument() if visibility == NotPadding() else visibility & SameDocument()
+            positions = tokens.positions if positions is None else positions
+        if self.longest is not None and tokens.end > self.longest:
+            raise QkvError(f"The text has {tokens.end} tokens and this model reads at most {self.longest}.")
         return Context(
             tokens=self.marked(tokens, positions, visibility, ids.device),
             visibility=visibility,

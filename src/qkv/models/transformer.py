@@ -8,6 +8,7 @@ from typing import Protocol
 
 from torch import nn
 
+from qkv.models.family import Family
 from qkv.models.sequence_to_sequence import EncoderDecoder
 from qkv.parts.attention.attention import Attention, CrossAttention
 from qkv.parts.attention.visibility import Causal
@@ -127,3 +128,42 @@ def deepnorm_transformer(sizes: TransformerSizes) -> EncoderDecoder:
     start_deepnorm(model.encoder, encoder.beta)
     start_deepnorm(model.decoder, decoder.beta)
     return model
+
+
+FAMILIES = (
+    Family(
+        "transformer",
+        "the 2017 Transformer, norm after each sub-layer as published",
+        TransformerSizes,
+        transformer,
+        SIZES,
+    ),
+    Family(
+        "transformer-prenorm",
+        "the same with the norm before each sub-layer",
+        TransformerSizes,
+        prenorm_transformer,
+        SIZES,
+    ),
+    Family(
+        "transformer-admin",
+        "the same with Admin's balanced residuals",
+        TransformerSizes,
+        admin_transformer,
+        SIZES,
+    ),
+    Family(
+        "transformer-rezero",
+        "the same without norms, beginning as the identity",
+        TransformerSizes,
+        rezero_transformer,
+        SIZES,
+    ),
+    Family(
+        "transformer-deepnorm",
+        "the same with the stream weighed by depth, for very deep stacks",
+        TransformerSizes,
+        deepnorm_transformer,
+        SIZES,
+    ),
+)

@@ -1,4 +1,4 @@
-"""Building a model only to look at its shapes: quickly, and without memory."""
+"""Building a model without first numbers: to fill it with those of a file, or only to look at its shapes."""
 
 from __future__ import annotations
 
@@ -8,13 +8,32 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-_FILLING = {
-    nn.init.normal_, nn.init.uniform_, Tensor.normal_, Tensor.uniform_, Tensor.zero_, Tensor.fill_, Tensor.mul,
-    Tensor.__mul__,
+_DRAWING = {
+    nn.init.normal_, nn.init.uniform_, nn.init.kaiming_normal_, nn.init.kaiming_uniform_, Tensor.normal_,
+    Tensor.uniform_,
 }  # fmt: skip
+_MAKING = {torch.rand, torch.randn}
+_FILLING = {Tensor.zero_, Tensor.fill_, Tensor.copy_, Tensor.mul, Tensor.__mul__}
 
 
-class Unfilled(TorchFunctionMode):
+class Undrawn(TorchFunctionMode):
+    """Inside, no random numbers are drawn for new tensors: all of them are replaced at once, and drawing takes long.
+
+    What a model computes by rule is computed, and so is what is drawn from a generator, which says that the numbers
+    matter.
+    """
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if kwargs.get("generator") is None:
+            if function in _DRAWING:
+                return args[0] if args else kwargs["tensor"]
+            if function in _MAKING:
+                return torch.empty(*args, **{key: value for key, value in kwargs.items() if key != "generator"})
+        return function(*args, **kwargs)
+
+
+class Unfilled(Undrawn):
     """Inside, new tensors are not filled with numbers: where there is no memory that takes long and does nothing.
 
     Tables that are computed, such as those of sines, are computed in memory, and cut short: they are no parameters.
@@ -22,7 +41,7 @@ class Unfilled(TorchFunctionMode):
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        first = args[0] if args else kwargs.get("tensor")
+        first = args[0] if args else kwargs.get("tensor", kwargs.get("tensors"))
         if function in _FILLING and first.is_meta:
             return first
         if function is torch.arange:
@@ -30,6 +49,11 @@ class Unfilled(TorchFunctionMode):
         if function is torch.linalg.vector_norm and first.is_meta and "dim" in kwargs:  # its shape is all that matters
             gone = {each % first.ndim for each in kwargs["dim"]}
             return first.new_empty([size for place, size in enumerate(first.shape) if place not in gone])
-        if function is torch.randn:
-            return torch.empty(*args, **{key: value for key, value in kwargs.items() if key != "generator"})
-        return function(*args, **kwargs)
+        if function is torch.cat and all(each.is_meta for each in first):
+            whole = list(first[0].shape)
+            axis = args[1] if len(args) > 1 else kwargs.get("dim", 0)
+            whole[axis] = sum(each.shape[axis] for each in first)
+            return first[0].new_empty(whole)
+        if function in _MAKING or function in _DRAWING:
+            kwargs = {**kwargs, "generator": None}
+        return super().__torch_function__(function, types, args, kwargs)

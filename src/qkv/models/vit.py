@@ -11,6 +11,7 @@ from torch import nn
 
 from qkv.data.patch_colours import colours
 from qkv.errors import QkvError
+from qkv.models.family import Family
 from qkv.models.head_choice import HeadChoice, Pools, make_head
 from qkv.models.image_model import ImageModel
 from qkv.models.initial import initialise_normal
@@ -126,3 +127,6 @@ def encoder(sizes: EncoderSizes) -> nn.Module:
         )
 
     return Stack([block(rate) for rate in path_dropouts(sizes.path_dropout, sizes.layers)], norm())
+
+
+FAMILIES = (Family("vit", "an encoder of the patches of a picture", ViTSizes, vit, SIZES, HEADS, "images"),)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from qkv.errors import QkvError, nearest_or_all
+from qkv.models.family import Family
 from qkv.models.head_choice import HeadChoice, make_head
 from qkv.models.image_model import ImageModel
 from qkv.models.initial import initialise_normal
@@ -89,3 +90,16 @@ def vitpose(sizes: ViTPoseSizes, head: HeadChoice) -> PoseModel:
     )
     initialise_normal(model)
     return model
+
+
+FAMILIES = (
+    Family(
+        "vitpose",
+        "a ViT that draws a map of each keypoint",
+        ViTPoseSizes,
+        vitpose,
+        SIZES,
+        HEADS,
+        "images",
+    ),
+)

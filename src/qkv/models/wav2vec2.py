@@ -9,6 +9,7 @@ from torch import nn
 
 from qkv.data.span_hiding import SpanHiding
 from qkv.errors import QkvError, nearest_or_all
+from qkv.models.family import Family
 from qkv.models.head_choice import HeadChoice, make_head
 from qkv.models.initial import initialise_normal
 from qkv.models.sound_model import SoundModel
@@ -177,3 +178,16 @@ def hiding(sizes: Wav2Vec2Sizes) -> tuple[SpanHiding | None, SpanHiding | None]:
     channels = SpanHiding(sizes.hidden_channel_share, sizes.hidden_channel_length, sizes.hidden_channel_least or 0)
     on = sizes.augment
     return frames if on and frames.share else None, channels if on and channels.share else None
+
+
+FAMILIES = (
+    Family(
+        "wav2vec2",
+        "speech from samples, learned by telling what hidden frames were",
+        Wav2Vec2Sizes,
+        wav2vec2,
+        SIZES,
+        HEADS,
+        "sound",
+    ),
+)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
+from qkv.models.family import Family
 from qkv.models.frame_model import FrameModel
 from qkv.models.head_choice import HeadChoice, make_head
 from qkv.models.initial import initialise_normal
@@ -120,7 +121,7 @@ ENCODER_SIZES = {
 
 
 def stem(sizes: WhisperEncoderSizes) -> FrameStem:
-    return FrameStem(sizes.mels, sizes.width, Given(timescales(sizes.source_positions, sizes.width)), sizes.dropout)
+    return FrameStem(sizes.mels, sizes.width, Given(sizes.source_positions, sizes.width, timescales), sizes.dropout)
 
 
 def hearing_blocks(sizes: WhisperEncoderSizes) -> list[Block]:
@@ -182,3 +183,24 @@ def whisper(sizes: WhisperSizes) -> EncoderDecoder:
         decoder=Stack([decoder_block() for _ in range(sizes.decoder_layers)], norm()),
         head=TiedHead(tokens),
     )
+
+
+FAMILIES = (
+    Family(
+        "whisper",
+        "an encoder of speech and a decoder that writes what was said",
+        WhisperSizes,
+        whisper,
+        SIZES,
+        reads="sound",
+    ),
+    Family(
+        "whisper-encoder",
+        "the half of Whisper that hears, to decide about sounds",
+        WhisperEncoderSizes,
+        whisper_encoder,
+        ENCODER_SIZES,
+        ENCODER_HEADS,
+        "sound",
+    ),
+)

@@ -227,6 +227,7 @@ class ResNet(nn.Module):
             raise QkvError(
                 f"Pictures must come as [rows, {self.channels} channels, height, width], not as {list(images.shape)}."
             )
+        images = images.to(self.stem.convolution.weight.dtype)
         x = F.max_pool2d(F.relu(self.stem(images)), 3, stride=2, padding=1)
         for stage in self.stages:
             assert isinstance(stage, nn.ModuleList)

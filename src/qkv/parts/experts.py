@@ -14,13 +14,13 @@ from torch import Tensor, nn
 from qkv.parts.context import Context
 from qkv.parts.feedforward import Activation, relu, silu
 from qkv.parts.grouped import EvenGroups, GroupedLinear, Groups
-from qkv.parts.precision import narrowed
 from qkv.parts.routing import Router, Routing, Tally, balance_loss, dropped, loads, tally, z_loss
 
 # What experts write into a ledger: two losses [], the share of tokens that chose each expert [e], and of those that
 # found theirs full [].
 BALANCE, ROUTER_Z, LOADS, DROPPED = "balance", "router_z", "loads", "dropped"
 FIGURES = {BALANCE: balance_loss, ROUTER_Z: z_loss, LOADS: loads, DROPPED: dropped}
+TALLY = "tally"  # what these are made of, packed [2e+3]: for those who make them for all layers at once
 
 SPACIOUS = 1.25  # places for each choice from which on too many of them would stay empty
 
@@ -32,7 +32,11 @@ def by_expert(routing: Routing) -> Groups | EvenGroups:
     (rows, slots, chosen), experts = routing.experts.shape, routing.logits.shape[-1]
     rooms = routing.rooms
     if rooms is None or experts * rooms.places > SPACIOUS * slots * chosen:
+        if routing.counted is not None:
+            return Groups.by_programs(routing.experts[..., 0], *routing.counted, experts)
         return Groups(routing.experts.flatten(), experts)
+    if routing.counted is not None:
+        return EvenGroups.by_programs(routing.experts[..., 0], *routing.counted, experts, rooms.places)
     text = torch.arange(rows, device=routing.experts.device)[:, None, None]
     place = (routing.experts * rows + text) * rooms.places + rooms.number  # [b s k]
     return EvenGroups(torch.where(rooms.number < rooms.places, place, -1).flatten(), experts, rows * rooms.places)
@@ -65,17 +69,18 @@ class Mixture(nn.Module, ABC):
         routing = self.router(x, ctx)
         self._record(routing, ctx)
         groups, chosen = self.grouping(routing), self.router.chosen
-        tokens = groups.sort(narrowed(x).flatten(0, 1), copies=chosen)  # [n d]
-        made = groups.restore(self.outer(self.dropout(self.hidden(tokens, groups)), groups))  # [n d]
-        made = made * routing.weights.to(made.dtype).flatten()[:, None]
+        tokens = groups.sort(x.flatten(0, 1), copies=chosen)  # [n d]
+        made = self.outer(self.dropout(self.hidden(tokens, groups)), groups)
+        made = groups.restore(made, routing.weights.flatten())  # [n d]
         if chosen > 1:
             made = made.unflatten(0, (-1, chosen)).sum(1)  # [b·s d]
         return made.unflatten(0, x.shape[:2])
 
     def _record(self, routing: Routing, ctx: Context) -> None:
-        if ctx.ledger is None or not any(map(ctx.ledger.wants, FIGURES)):
+        if ctx.ledger is None or not any(map(ctx.ledger.wants, (TALLY, *FIGURES))):
             return
         sums = self.over_all(tally(routing, ctx))
+        ctx.ledger.write(self, TALLY, sums.packed)
         for kind, figure in FIGURES.items():
             if ctx.ledger.wants(kind):
                 ctx.ledger.write(self, kind, figure(sums))

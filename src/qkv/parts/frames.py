@@ -5,6 +5,8 @@ Shapes: b rows, f features of a frame, t frames, s slots, d width.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -35,9 +37,10 @@ class Given(nn.Module):
 
     weight: Tensor
 
-    def __init__(self, table: Tensor) -> None:
+    def __init__(self, length: int, width: int, table: Callable[[int, int], Tensor]) -> None:
         super().__init__()
-        self.register_buffer("weight", table)
+        self.register_buffer("weight", torch.empty(length, width))
+        self.weight.copy_(table(length, width))
 
     def forward(self, positions: Tensor, longest: int) -> Tensor:
         if longest > len(self.weight):

@@ -15,7 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from qkv.parts.precision import narrowed
+from qkv.parts.precision import narrow_type, narrowed
+from qkv.parts.programs import runs_our_own
 
 BYTES_TOGETHER = 16  # of what the grouped kernel reads at a time: rows begin at multiples of it
 
@@ -34,13 +35,26 @@ class Groups:
         self.ends = torch.searchsorted(self.group, numbers, right=True, out_int32=True)  # [e]
         self._blocks: tuple[Tensor, Tensor, int] | None = None
 
-    def sort(self, x: Tensor, copies: int = 1) -> Tensor:
-        """Rows in the order of their groups; each row of x stands for `copies` rows. [n/copies d] → [n d]"""
-        return _Gather.apply(x, self.order // copies if copies > 1 else self.order, self.inverse, copies, False)
+    @classmethod
+    def by_programs(cls, group: Tensor, number: Tensor, sums: Tensor, groups: int) -> Groups:
+        """The same for group [b s], by a program of a GPU that is told how many of a row came before. [b s] [b 2e+3]"""
+        from qkv.parts import expert_triton  # Triton comes with torch's builds for GPUs only
 
-    def restore(self, x: Tensor) -> Tensor:
-        """The inverse of `sort`, copies apart. [n d] → [n d]"""
-        return _Gather.apply(x, self.inverse, self.order, 1, False)
+        made = cls.__new__(cls)
+        made.count, made.groups, made._blocks = group.numel(), groups, None
+        made.inverse, made.order, made.group, made.ends = expert_triton.sorted_places(group, number, sums, groups)
+        return made
+
+    def sort(self, x: Tensor, copies: int = 1) -> Tensor:
+        """Rows in the order of their groups, as autocast would have them; each of x stands for `copies` of them.
+
+        [n/copies d] → [n d]
+        """
+        return _Moved.apply(x, None, self.order, self.inverse, copies, False, narrow_type(x))
+
+    def restore(self, x: Tensor, weights: Tensor | None = None) -> Tensor:
+        """The inverse of `sort`, copies apart, each row times its weight. [n d] [n] → [n d]"""
+        return _Moved.apply(x, weights, self.inverse, self.order, 1, False, x.dtype)
 
     def blocks(self) -> tuple[Tensor, Tensor, int]:
         """A place for each sorted row in blocks of one group each, the group of each block, and the rows of a block.
@@ -77,34 +91,82 @@ class EvenGroups:
         order = rows.new_full((behind + 1,), -1).scatter_(0, torch.where(place < 0, behind, place), rows)
         self.order = order[:-1]  # [groups · places] the row of each place; -1: none
 
+    @classmethod
+    def by_programs(cls, group: Tensor, number: Tensor, sums: Tensor, groups: int, places: int) -> EvenGroups:
+        """For group [b s], of which each has so many `places` for a row, by a program of a GPU. [b s] [b 2e+3]"""
+        from qkv.parts import expert_triton
+
+        made = cls.__new__(cls)
+        made.groups, made.places = groups, len(group) * places
+        made.place, made.order = expert_triton.even_places(group, number, sums, groups, places)
+        return made
+
     def sort(self, x: Tensor, copies: int = 1) -> Tensor:
-        """Rows in their places; each row of x stands for `copies` rows. [n/copies d] → [groups·places d]"""
-        return _Gather.apply(x, self.order // copies if copies > 1 else self.order, self.place, copies, True)
+        """Rows in their places, as autocast would have them; each of x stands for `copies` of them.
 
-    def restore(self, x: Tensor) -> Tensor:
-        """The inverse of `sort`, copies apart. [groups·places d] → [n d]"""
-        return _Gather.apply(x, self.place, self.order, 1, True)
+        [n/copies d] → [groups·places d]
+        """
+        return _Moved.apply(x, None, self.order, self.place, copies, True, narrow_type(x))
+
+    def restore(self, x: Tensor, weights: Tensor | None = None) -> Tensor:
+        """The inverse of `sort`, copies apart, each row times its weight. [groups·places d] [n] → [n d]"""
+        return _Moved.apply(x, weights, self.place, self.order, 1, True, x.dtype)
 
 
-class _Gather(torch.autograd.Function):
-    """x[index], whose gradient is a gather too: nothing is added up in an order that the device chooses.
+class _Moved(torch.autograd.Function):
+    """x[index / copies], each row times its weight, in another type.
 
-    With `gaps` an index may be -1, for any row: it has no gradient.
+    Its gradient is a gather too, by `back`: nothing is added up in an order that the device chooses. With `gaps` an
+    index may be -1, for any row: it has no gradient.
     """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, index: Tensor, back: Tensor, copies: int, gaps: bool) -> Tensor:
-        ctx.save_for_backward(back)
-        ctx.copies, ctx.gaps = copies, gaps
-        return x[index]
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        weights: Tensor | None,
+        index: Tensor,
+        back: Tensor,
+        copies: int,
+        gaps: bool,
+        dtype: torch.dtype,
+    ) -> Tensor:
+        ctx.copies, ctx.gaps, ctx.given = copies, gaps, x.dtype
+        ctx.save_for_backward(back, *(() if weights is None else (index, weights, x)))
+        if _can_carry(x):
+            from qkv.parts import expert_triton
+
+            return expert_triton.carry(x, index, dtype, share=copies, own=weights)
+        moved = x.to(dtype)[index // copies if copies > 1 else index]
+        return moved if weights is None else moved * weights.to(dtype)[:, None]
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None, None]:
-        (back,) = ctx.saved_tensors
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None, None, None, None, None, None]:
+        back, *weighed = ctx.saved_tensors
+        weights = weighed[1] if weighed else None
+        to_weights = None
+        if _can_carry(gradient):
+            from qkv.parts import expert_triton
+
+            to_x = expert_triton.carry(gradient, back, ctx.given, copies=ctx.copies, theirs=weights)
+            if weighed:
+                index, _, x = weighed
+                to_weights = expert_triton.products(x, index, gradient)
+            return to_x, to_weights, None, None, None, None, None
+        if weighed:
+            index, weights, x = weighed
+            to_weights = (gradient * x[index]).sum(1).to(weights.dtype)
+            gradient = gradient * weights.to(gradient.dtype)[:, None]
         mine = gradient[back]
         if ctx.gaps:
             mine = mine.masked_fill(back[:, None] < 0, 0)
-        return (mine if ctx.copies == 1 else mine.unflatten(0, (-1, ctx.copies)).sum(1)), None, None, None, None
+        mine = mine if ctx.copies == 1 else mine.unflatten(0, (-1, ctx.copies)).sum(1)
+        return mine.to(ctx.given), to_weights, None, None, None, None, None
+
+
+def _can_carry(x: Tensor) -> bool:
+    """Whether programs of a GPU can, which compute in float32."""
+    return runs_our_own(x) and x.dtype != torch.float64 and x.numel() > 0
 
 
 def grouped_product(x: Tensor, weight: Tensor, groups: Groups | EvenGroups) -> Tensor:

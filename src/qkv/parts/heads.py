@@ -13,6 +13,18 @@ from qkv.parts.embed import TokenEmbedding
 from qkv.parts.feedforward import Activation
 
 
+class LogitFactors(NamedTuple):
+    """What logits are made of: x·matrixᵀ + bias."""
+
+    x: Tensor  # [… d]
+    matrix: Tensor  # [v d]
+    bias: Tensor | None  # [v]
+
+    def product(self) -> Tensor:
+        """[… v]"""
+        return F.linear(*self)
+
+
 class TiedHead(nn.Module):
     """Logits by the embedding matrix itself: one matrix serves input and output. [press2017 §3] [vaswani2017 §3.4]
 
@@ -30,9 +42,13 @@ class TiedHead(nn.Module):
     def weight(self) -> Tensor:
         return self._embedding[0].weight
 
+    def factors(self, x: Tensor) -> LogitFactors:
+        """Of a stream. [… d]"""
+        return LogitFactors(x if self.scale == 1.0 else x * self.scale, self.weight, self.bias)
+
     def forward(self, x: Tensor, ctx: Context | None = None) -> Tensor:
         """[… d] → [… v]"""
-        return F.linear(x if self.scale == 1.0 else x * self.scale, self.weight, self.bias)
+        return self.factors(x).product()
 
 
 class LogitHead(nn.Linear):
@@ -43,8 +59,12 @@ class LogitHead(nn.Linear):
         self.scale = scale
         nn.init.xavier_uniform_(self.weight)
 
+    def factors(self, x: Tensor) -> LogitFactors:
+        """Of a stream. [… d]"""
+        return LogitFactors(x if self.scale == 1.0 else x * self.scale, self.weight, self.bias)
+
     def forward(self, x: Tensor, ctx: Context | None = None) -> Tensor:
-        return super().forward(x if self.scale == 1.0 else x * self.scale)
+        return self.factors(x).product()
 
 
 class States(nn.Module):
@@ -63,10 +83,17 @@ class MaskedHead(nn.Module):
         super().__init__()
         self.dense, self.activation, self.norm, self.logits = nn.Linear(width, inner), activation, norm, logits
 
+    def factors(self, x: Tensor) -> LogitFactors:
+        """Of a stream. [… d]"""
+        return self.logits.factors(self.norm(self.activation(self.dense(x))))
+
     def forward(self, x: Tensor, ctx: Context | None = None) -> Tensor:
         """[… d] → [… v]"""
-        logits: Tensor = self.logits(self.norm(self.activation(self.dense(x))))
-        return logits
+        return self.factors(x).product()
+
+
+# Those whose logits are such a product, for others who would rather not have them all at once.
+ENDS_IN_PRODUCT = (TiedHead, LogitHead, MaskedHead)
 
 
 class PretrainingLogits(NamedTuple):

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from qkv.data.patch_hiding import HiddenPatches
@@ -47,7 +48,14 @@ class Patches(nn.Conv2d):
 
     def forward(self, images: Tensor) -> Tensor:
         """[b c h w] → [b r·k d]"""
-        return super().forward(images).flatten(2).transpose(1, 2)
+        images = images.to(self.weight.dtype)
+        if self.stride != self.kernel_size or self.around:
+            return super().forward(images).flatten(2).transpose(1, 2)
+        # Patches that neither overlap nor leave the picture are rows of a matrix: one product, which ends as a stream.
+        (high, wide), (rows, columns) = self.kernel_size, self.grid(*images.shape[2:])
+        images = images[..., : rows * high, : columns * wide]
+        cut = images.unflatten(3, (columns, wide)).unflatten(2, (rows, high))  # [b c r high k wide]
+        return F.linear(cut.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2), self.weight.flatten(1), self.bias)
 
 
 class PatchEmbed(nn.Module):

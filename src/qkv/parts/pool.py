@@ -1,4 +1,7 @@
-"""Pools: from a stream of tokens to one vector a row. Each is a module `(x [b s d], ctx) -> [b d]`."""
+"""Pools: from a stream of tokens to one vector a row. Each is a module `(x [b s d], ctx) -> [b d]`.
+
+Of documents that stand in line, one vector a document: `[1 s d]` gives `[documents d]`.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from qkv.parts.attention.in_line import InLine
 from qkv.parts.context import Context
 from qkv.parts.feedforward import Activation
 
@@ -14,6 +18,8 @@ class FirstToken(nn.Module):
     """The first real token of each row: BERT's [CLS]. [devlin2019 §3]"""
 
     def forward(self, x: Tensor, ctx: Context) -> Tensor:
+        if isinstance(ctx.tokens, InLine):
+            return ctx.tokens.first_of(x)
         if ctx.tokens.documents is None:
             return x[:, 0]
         first = (ctx.tokens.documents > 0).int().argmax(1)  # [b]
@@ -24,6 +30,8 @@ class LastToken(nn.Module):
     """The last real token of each row, which alone has seen all the others in a model that looks back only."""
 
     def forward(self, x: Tensor, ctx: Context) -> Tensor:
+        if isinstance(ctx.tokens, InLine):
+            return ctx.tokens.last_of(x)
         if ctx.tokens.documents is None:
             return x[:, -1]
         real = ctx.tokens.documents > 0
@@ -35,6 +43,8 @@ class MeanOfTokens(nn.Module):
     """The mean of all real tokens of each row. [reimers2019 §3]"""
 
     def forward(self, x: Tensor, ctx: Context) -> Tensor:
+        if isinstance(ctx.tokens, InLine):
+            return ctx.tokens.mean_of(x)
         if ctx.tokens.documents is None:
             return x.mean(1)
         real = (ctx.tokens.documents > 0).to(x.dtype)[..., None]  # [b s 1]

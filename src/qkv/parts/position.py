@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from qkv.errors import QkvError, nearest_or_all
 from qkv.parts.attention.visibility import Tokens
 from qkv.parts.precision import narrowed, widened
+from qkv.parts.unrounded import Unrounded
 
 Arrange = Callable[[Tensor, Tensor], Tensor]
 
@@ -176,7 +177,7 @@ def yarn_sharpness(factor: float) -> float:
     return 0.1 * math.log(factor) + 1.0 if factor > 1 else 1.0
 
 
-class Rotary(nn.Module):
+class Rotary(Unrounded):
     """Rotary positions: queries and keys turned by an angle that grows with the position. [su2021 eq.14]
 
     The score of a query and a key then depends on the distance between them only. `rates` [n] gives the angle a
@@ -189,13 +190,6 @@ class Rotary(nn.Module):
         super().__init__()
         self.pairing = pairing
         self.register_buffer("rates", rates, persistent=False)
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Rotary:
-        """The rates follow the model to a device but never to a narrower type: a rounded rate is a wrong position."""
-        rates = self.rates
-        super()._apply(fn, recurse)
-        self.rates = rates.to(self.rates.device)
-        return self
 
     def forward(self, x: Tensor, positions: Tensor) -> Tensor:
         """x [b h s d], positions [b s] or [s] → [b h s d]"""
@@ -259,7 +253,7 @@ def _along_rows(values: Tensor, queries: int) -> Tensor:
     return rows[:, : queries * less].unflatten(1, (queries, less))[:, :, queries - 1 :]
 
 
-class ALiBi(nn.Module):
+class ALiBi(Unrounded):
     """A bias that falls linearly with distance, at a slope of its own for each head. [press2022 §3]"""
 
     slopes: Tensor

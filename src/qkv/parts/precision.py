@@ -12,11 +12,16 @@ def widened(x: Tensor) -> Tensor:
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
-def narrowed(x: Tensor) -> Tensor:
-    """x as autocast would have it, where it is on: for kernels that it does not know."""
+def narrow_type(x: Tensor) -> torch.dtype:
+    """The type that autocast would give x, where it is on."""
     if x.is_meta or not torch.is_autocast_enabled(x.device.type):
-        return x
-    return x.to(torch.get_autocast_dtype(x.device.type))
+        return x.dtype
+    return torch.get_autocast_dtype(x.device.type)
+
+
+def narrowed(x: Tensor) -> Tensor:
+    """x as autocast would have it: for kernels that it does not know."""
+    return x.to(narrow_type(x))
 
 
 def without_autocast(x: Tensor) -> AbstractContextManager[Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -17,8 +17,11 @@ from torch import Tensor, nn
 from qkv.errors import QkvError
 from qkv.parts.context import Context
 from qkv.parts.precision import widened, without_autocast
+from qkv.parts.programs import runs_our_own
 
 Shares = Callable[[Tensor], Tensor]  # probabilities of the experts chosen [b s k] → what each counts [b s k]
+
+MOST_BY_PROGRAMS = 256  # experts whose probabilities of a few tokens a program of a GPU can hold at once
 
 
 def of_all(probabilities: Tensor) -> Tensor:
@@ -65,13 +68,20 @@ class Rooms(NamedTuple):
     number: Tensor  # [b s k] long, from 0; places or more: the expert was full
 
 
+class Counted(NamedTuple):
+    """What a program that chooses experts counts along the way."""
+
+    number: Tensor  # [b s] long: how many tokens of the row before it chose the same expert
+    sums: Tensor  # [b 2e+3] the tally of each row, packed
+
+
 class Routing(NamedTuple):
     logits: Tensor  # [b s e] float32
-    probabilities: Tensor  # [b s e] float32, their softmax
     experts: Tensor  # [b s k] long: those chosen, the likeliest first
     weights: Tensor  # [b s k] float32: what each counts; 0 where its expert was full
     kept: Tensor | None  # [b s k] bool: whether the expert had room; None: there is always room
     rooms: Rooms | None = None  # where each goes, if an expert has the same room for all texts and each row is one
+    counted: Counted | None = None  # where programs chose
 
 
 class Router(nn.Module):
@@ -108,14 +118,32 @@ class Router(nn.Module):
                 wide = wide * torch.empty_like(wide).uniform_(1 - self.jitter, 1 + self.jitter)
             bias = None if self.bias is None else self.bias.to(wide.dtype)
             logits = F.linear(wide, self.weight.to(wide.dtype), bias)  # [b s e]
+            if self._by_programs(logits, ctx):
+                return self._chosen_by_programs(logits)
             probabilities = logits.softmax(-1)
             top = probabilities.max(-1, keepdim=True) if self.chosen == 1 else probabilities.topk(self.chosen, -1)
             likely, experts = top.values, top.indices  # [b s k] each
             weights = self.shares(likely)
         if self.capacity is None:
-            return Routing(logits, probabilities, experts, weights, None)
+            return Routing(logits, experts, weights, None)
         kept, rooms = self._room(self.capacity, experts, ctx)
-        return Routing(logits, probabilities, experts, weights * kept, kept, rooms)
+        return Routing(logits, experts, weights * kept, kept, rooms)
+
+    def _by_programs(self, logits: Tensor, ctx: Context) -> bool:
+        """Whether programs know this way of choosing: one expert of a few, and every row is one text from its start."""
+        plain = self.chosen == 1 and self.shares is of_all and self.experts <= MOST_BY_PROGRAMS
+        whole = ctx.cache is None and ctx.tokens.documents is None
+        return plain and whole and runs_our_own(logits) and logits.dtype == torch.float32
+
+    def _chosen_by_programs(self, logits: Tensor) -> Routing:
+        slots = logits.shape[1]
+        room = slots if self.capacity is None else self.capacity.of(slots, self.experts)
+        assert isinstance(room, int)
+        weights, sums, experts, number, kept = _Chosen.apply(logits, room)
+        choices, counted = (experts[..., None], weights[..., None]), Counted(number, sums)
+        if self.capacity is None:
+            return Routing(logits, *choices, None, None, counted)
+        return Routing(logits, *choices, kept[..., None], Rooms(room, number[..., None]), counted)
 
     def _room(self, capacity: Capacity, experts: Tensor, ctx: Context) -> tuple[Tensor, Rooms | None]:
         """Whether fewer tokens before it in its text chose the same expert than this takes. [b s k]
@@ -147,6 +175,28 @@ class Router(nn.Module):
         return f"{self.chosen} of {self.experts} experts" + (f", {self.capacity}" if self.capacity else "")
 
 
+class _Chosen(torch.autograd.Function):
+    """What `Router.forward` does with logits, and `tally` with the answer, by programs of a GPU."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, room: int) -> tuple[Tensor, ...]:
+        from qkv.parts import expert_triton  # Triton comes with torch's builds for GPUs only
+
+        logits = logits.contiguous()
+        made = expert_triton.choose(logits, room)
+        ctx.save_for_backward(logits, made.experts, made.kept, made.log_sum)
+        ctx.mark_non_differentiable(made.experts, made.number, made.kept)
+        ctx.set_materialize_grads(False)
+        return made.weights, made.sums, made.experts, made.number, made.kept
+
+    @staticmethod
+    def backward(ctx: Any, from_weights: Tensor | None, from_sums: Tensor | None, *_: None) -> tuple[Tensor, None]:
+        from qkv.parts import expert_triton
+
+        logits, experts, kept, log_sum = ctx.saved_tensors
+        return expert_triton.choose_backward(logits, experts, kept, log_sum, from_weights, from_sums), None
+
+
 def _first_slots(documents: Tensor) -> Tensor:
     """The slot where the text of each token begins. [b s] → [b s]"""
     slots = torch.arange(documents.shape[1], device=documents.device)
@@ -160,54 +210,77 @@ def _lengths(documents: Tensor, first: Tensor) -> Tensor:
     return documents.shape[1] - from_behind - first
 
 
-class Tally(NamedTuple):
-    """Sums over the tokens of a pass, of which all figures are made; those of other devices can be added to them."""
+@dataclass(frozen=True)
+class Tally:
+    """Sums over the tokens of a pass, of which all figures are made. Those of other devices can be added to them.
 
-    tokens: Tensor  # [] how many
-    chosen: Tensor  # [e] of which so many chose each expert, whether it had room or not; each of k choices is 1/k
-    probabilities: Tensor  # [e]
-    squares: Tensor  # [] of log Σ exp of a token's logits
-    full: Tensor  # [] choices whose expert was full; each of k is 1/k
+    One tensor, so that many are stacked, sent and added at once; a tally of several layers has one more axis in front.
+    """
+
+    packed: Tensor  # [… 2e+3]
+
+    @property
+    def tokens(self) -> Tensor:
+        """How many. […]"""
+        return self.packed[..., 0]
+
+    @property
+    def chosen(self) -> Tensor:
+        """Of which so many chose each expert, whether it had room or not; each of k choices is 1/k. [… e]"""
+        return self.packed[..., 1 : self.packed.shape[-1] // 2]
+
+    @property
+    def probabilities(self) -> Tensor:
+        """[… e]"""
+        return self.packed[..., self.packed.shape[-1] // 2 : -2]
+
+    @property
+    def squares(self) -> Tensor:
+        """Of log Σ exp of a token's logits. […]"""
+        return self.packed[..., -2]
+
+    @property
+    def full(self) -> Tensor:
+        """Choices whose expert was full; each of k is 1/k. […]"""
+        return self.packed[..., -1]
 
 
 def tally(routing: Routing, ctx: Context) -> Tally:
     """In float32 at least; padding counts nothing."""
-    probabilities, documents, chosen = routing.probabilities, ctx.tokens.documents, routing.experts.shape[-1]
+    if routing.counted is not None:
+        return Tally(routing.counted.sums.sum(0))
+    logits, documents, chosen = routing.logits, ctx.tokens.documents, routing.experts.shape[-1]
     if documents is None:
-        real = probabilities.new_ones(probabilities.shape[:2])
+        real = logits.new_ones(logits.shape[:2])
     else:
-        real = (documents > 0).to(probabilities.dtype).expand(probabilities.shape[:2])  # [b s]
-    numbers = torch.arange(probabilities.shape[-1], device=real.device)
-    choices = (routing.experts[..., None] == numbers).sum(2)  # [b s e]
-    full = real.new_zeros(()) if routing.kept is None else ((~routing.kept).sum(-1) * real).sum() / chosen
-    return Tally(
-        real.sum(),
-        (choices * real[..., None]).sum((0, 1)) / chosen,
-        (probabilities * real[..., None]).sum((0, 1)),
-        (routing.logits.logsumexp(-1).square() * real).sum(),
-        full,
-    )
+        real = (documents > 0).to(logits.dtype).expand(logits.shape[:2])  # [b s]
+    numbers = torch.arange(logits.shape[-1], device=real.device)
+    choices = (routing.experts[..., None] == numbers).sum(2).to(logits.dtype) / chosen  # [b s e]
+    logarithm = logits.logsumexp(-1, keepdim=True)  # [b s 1]
+    full = torch.zeros_like(logarithm) if routing.kept is None else (~routing.kept).sum(-1, keepdim=True) / chosen
+    of_token = [torch.ones_like(logarithm), choices, (logits - logarithm).exp(), logarithm.square(), full]
+    return Tally((torch.cat(of_token, -1) * real[..., None]).sum((0, 1)))
 
 
 def loads(sums: Tally) -> Tensor:
-    """The share of the tokens that chose each expert, whether it had room or not. [e]"""
-    return sums.chosen / sums.tokens.clamp(min=1)
+    """The share of the tokens that chose each expert, whether it had room or not. [… e]"""
+    return sums.chosen / sums.tokens.clamp(min=1)[..., None]
 
 
 def dropped(sums: Tally) -> Tensor:
-    """The share of choices whose expert was full. []"""
+    """The share of choices whose expert was full. […]"""
     return sums.full / sums.tokens.clamp(min=1)
 
 
 def balance_loss(sums: Tally) -> Tensor:
-    """experts · Σ share of tokens · mean probability: 1 where all experts are used alike, more elsewhere. []
+    """experts · Σ share of tokens · mean probability: 1 where all experts are used alike, more elsewhere. […]
 
     [fedus2022 eq.4], without its α; where a token goes to several experts, each is a share of it.
     """
-    mean = sums.probabilities / sums.tokens.clamp(min=1)  # [e]
-    return len(mean) * (loads(sums) * mean).sum()
+    mean = sums.probabilities / sums.tokens.clamp(min=1)[..., None]  # [… e]
+    return mean.shape[-1] * (loads(sums) * mean).sum(-1)
 
 
 def z_loss(sums: Tally) -> Tensor:
-    """The mean square of log Σ exp of a token's logits, which keeps them small. [zoph2022 eq.5] []"""
+    """The mean square of log Σ exp of a token's logits, which keeps them small. [zoph2022 eq.5] […]"""
     return sums.squares / sums.tokens.clamp(min=1)

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from qkv.errors import QkvError
 from qkv.parts.context import Context
 from qkv.parts.feedforward import Activation
+from qkv.parts.frame_products import grouped_convolution, strided_convolution
 from qkv.parts.gradients import scale_gradient
 from qkv.parts.norm import LayerNorm
 from qkv.parts.precision import widened
@@ -30,24 +30,37 @@ class ChannelNorm(nn.GroupNorm):
         super().__init__(channels, channels)
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """[b c n] → [b c n]"""
-        if lengths is None:
-            return super().forward(x)
-        real = (torch.arange(x.shape[-1], device=x.device) < lengths[:, None])[:, None]  # [b 1 n]
+        """[b n c] → [b n c]"""
+        if lengths is not None:
+            return self._of_real(x, lengths)
+        if x.is_cuda and x.dtype in (torch.bfloat16, torch.float16):
+            return self._by_sums(x)
+        return super().forward(x.transpose(1, 2)).transpose(1, 2)
+
+    def _by_sums(self, x: Tensor) -> Tensor:
+        """With channels last, read twice and written once: for narrow numbers, beside which the difference of their
+        squares is fine enough."""
+        mean = x.mean(1, keepdim=True, dtype=torch.float32)
+        square = torch.linalg.vector_norm(x, dim=1, keepdim=True, dtype=torch.float32).square() / x.shape[1]
+        scale = torch.rsqrt((square - mean.square()).clamp(min=0) + self.eps) * self.weight
+        return torch.addcmul((self.bias - mean * scale).to(x.dtype), x, scale.to(x.dtype))
+
+    def _of_real(self, x: Tensor, lengths: Tensor) -> Tensor:
+        real = (torch.arange(x.shape[1], device=x.device) < lengths[:, None])[..., None]  # [b n 1]
         wide, count = widened(x), lengths[:, None, None].clamp(min=1)
-        mean = (wide * real).sum(-1, keepdim=True) / count
+        mean = (wide * real).sum(1, keepdim=True) / count
         centred = wide - mean
-        variance = (centred.square() * real).sum(-1, keepdim=True) / count
+        variance = (centred.square() * real).sum(1, keepdim=True) / count
         y = centred * torch.rsqrt(variance + self.eps)
-        return (y * self.weight[:, None] + self.bias[:, None]).to(x.dtype)
+        return (y * self.weight + self.bias).to(x.dtype)
 
 
 class FrameNorm(LayerNorm):
     """Layer norm over the channels of each frame."""
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:  # type: ignore[override]
-        """[b c n] → [b c n]"""
-        return super().forward(x.transpose(1, 2)).transpose(1, 2)
+        """[b n c] → [b n c]"""
+        return super().forward(x)
 
 
 class FrameLayer(nn.Module):
@@ -59,8 +72,8 @@ class FrameLayer(nn.Module):
         nn.init.kaiming_normal_(convolution.weight)
 
     def forward(self, x: Tensor, lengths: Tensor | None) -> Tensor:
-        """[b c n] → [b c′ n′]; `lengths` [b] are those of the frames that come out."""
-        x = self.convolution(x)
+        """[b n c] → [b n′ c′]; `lengths` [b] are those of the frames that come out."""
+        x = strided_convolution(x, self.convolution.weight, self.convolution.bias, *self.convolution.stride)
         return self.activation(x if self.norm is None else self.norm(x, lengths))
 
     def lengths(self, before: Tensor) -> Tensor:
@@ -97,12 +110,12 @@ class WaveFrames(nn.Module):
         """[b t], padded on the right from `lengths` [b] on → [b n c]"""
         if waves.ndim != 2:
             raise QkvError(f"Sounds come as rows of samples [b t], not with the shape {list(waves.shape)}.")
-        x = waves[:, None].to(next(self.parameters()).dtype)  # [b 1 t]
+        x = waves[..., None].to(next(self.parameters()).dtype)  # [b t 1]
         for layer in self.layers:
             assert isinstance(layer, FrameLayer)
             lengths = None if lengths is None else layer.lengths(lengths)
             x = layer(x, lengths)
-        return scale_gradient(x.transpose(1, 2), self.gradient_share)
+        return scale_gradient(x, self.gradient_share)
 
 
 class ConvolvedPosition(nn.Module):
@@ -123,10 +136,9 @@ class ConvolvedPosition(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[b n d] → [b n d]"""
-        norm = torch.linalg.vector_norm(self.direction, dim=(0, 1))
-        weight = self.direction * (self.length / norm)  # [d d/g k]
-        y = F.conv1d(x.transpose(1, 2), weight, self.bias, padding=self.kernel // 2, groups=self.groups)
-        return self.activation(y[..., : x.shape[1]]).transpose(1, 2)  # an even kernel gives one too many
+        norm = torch.linalg.vector_norm(widened(self.direction), dim=(0, 1))
+        weight = self.direction * (self.length / norm).to(self.direction.dtype)  # [d d/g k]
+        return self.activation(grouped_convolution(x, weight, self.bias, self.groups))
 
 
 class FrameEmbed(nn.Module):

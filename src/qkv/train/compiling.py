@@ -15,23 +15,30 @@ MAKES = 64  # of blocks that differ in their parts, or in what the pass knows (n
 
 
 @contextmanager
-def compiled_blocks(model: nn.Module) -> Iterator[None]:
+def compiled_blocks(model: nn.Module, *, dynamic: bool | None = True) -> Iterator[None]:
     """Inside, every `Block` of the model runs compiled for any shape; a model without blocks is compiled whole.
 
+    `dynamic=False` compiles for each shape that comes, which costs the host less where all batches have one.
     Blocks of one make share their code, so a deep stack compiles as quickly as one block. Outside, the model is as it
     was: decoding with a cache, whose shapes grow, stays uncompiled.
     """
-    blocks: list[nn.Module] = [module for module in model.modules() if isinstance(module, Block)]
-    for block in blocks:
-        block.forward = _with_own_page(torch.compile(block.forward, dynamic=True))
-    if not blocks:
-        model.forward = torch.compile(model.forward, dynamic=True)
+    compiled = compile_blocks(model, dynamic=dynamic)
     try:
         with torch._dynamo.config.patch(recompile_limit=MAKES):  # beyond which torch leaves blocks uncompiled
             yield
     finally:
-        for module in blocks or [model]:
+        for module in compiled:
             del module.forward
+
+
+def compile_blocks(model: nn.Module, *, dynamic: bool | None = True) -> list[nn.Module]:
+    """The same for good; what was compiled is given back."""
+    blocks: list[nn.Module] = [module for module in model.modules() if isinstance(module, Block)]
+    for block in blocks:
+        block.forward = _with_own_page(torch.compile(block.forward, dynamic=dynamic))
+    if not blocks:
+        model.forward = torch.compile(model.forward, dynamic=dynamic)
+    return blocks or [model]
 
 
 def _with_own_page(compiled: Callable[[Tensor, Context], Tensor]) -> Callable[[Tensor, Context], Tensor]:

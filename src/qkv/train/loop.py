@@ -17,6 +17,7 @@ from qkv.train.deterministic import deterministic_kernels
 from qkv.train.evaluating import evaluate_now, figures_of
 from qkv.train.evaluation import Evaluate, finite_or_none
 from qkv.train.final_weights import load_final_weights
+from qkv.train.float8 import check_float8, float8_products
 from qkv.train.interrupts import Interrupted, StopSignals
 from qkv.train.objectives.loss import Objective
 from qkv.train.parallel.recompute import recompute_blocks
@@ -61,6 +62,8 @@ def train(
         raise QkvError("A budget of FLOPs needs a training that counts them: give steps or minutes here.")
     team = team or Team()
     team.check_optimizer(optimizer)
+    if settings.precision == "float8":
+        check_float8(settings.torch_device(), team.world.size)
     with reporter or Reporter() as shown, run.watched_by(shown.watchers):
         watch = LayerWatch(model) if settings.gradient_norms else None
         model.to(settings.torch_device())
@@ -115,7 +118,8 @@ class _Loop:
         session, settings = self.session, self.settings
         compiled = compiled_blocks(session.model) if settings.compile else nullcontext()
         twice = recompute_blocks(session.model) if settings.recompute else nullcontext()
-        with StopSignals() as signals, compiled, twice, deterministic_kernels(settings.deterministic):
+        narrow = float8_products(session.model) if settings.precision == "float8" else nullcontext()
+        with StopSignals() as signals, narrow, compiled, twice, deterministic_kernels(settings.deterministic):
             while True:
                 session.team.tell(session.stopwatch.seconds, signals.received)
                 received, improved = session.team.signal, False

@@ -48,8 +48,8 @@ class Stopwatch:
     def paused(self) -> Iterator[None]:
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)  # steps still queued are training time, not evaluation time
+        self._most = self.peak_memory or 0  # while it still runs: what is asked of a paused one is what is kept here
         self._spent, self._since = self.seconds, None
-        self._most = self.peak_memory or 0
         stopped = time.perf_counter()
         try:
             yield

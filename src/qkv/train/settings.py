@@ -49,7 +49,7 @@ class TrainSettings:
 
     accumulate: int = 1  # micro-batches for each update
     clip: float | None = 1.0  # largest gradient norm; None leaves gradients as they are
-    precision: Literal["float32", "bfloat16"] = "float32"  # bfloat16 by autocast: weights stay float32
+    precision: Literal["float32", "bfloat16", "float8"] = "float32"  # of products; weights stay float32
     compile: bool = False  # each block by torch.compile, for changing shapes
     device: str = "auto"  # "auto" takes CUDA where it is present
     recompute: bool = False  # the inside of blocks on the way back, in place of keeping it
@@ -107,7 +107,7 @@ class TrainSettings:
             raise QkvError("Evaluations come every so many steps or at shares of the budget: give one of the two.")
         if self.patience is not None and self.evaluate_every is None and self.evaluations is None:
             raise QkvError("Patience counts evaluations, and there is only the last one: give evaluate_every.")
-        _one_of("precision", self.precision, ("float32", "bfloat16"))
+        _one_of("precision", self.precision, ("float32", "bfloat16", "float8"))
         _one_of("better", self.better, ("lower", "higher"))
         if self.watch in HIGHER_IS_BETTER and self.better == "lower":
             raise QkvError(f'A higher {self.watch} is better: watch it with better="higher".')
@@ -144,12 +144,12 @@ class TrainSettings:
         return device
 
     def autocast(self, device: torch.device) -> torch.autocast:
-        """Matrix products in bfloat16 where the precision says so; a fresh context each time.
+        """Matrix products in bfloat16 where the precision says so, and for float8 those that `float8.py` leaves over.
 
-        Narrow copies of weights are kept until its end, for those that are used again; not where blocks are computed
-        twice to keep nothing: all of them together would be as large as half the model.
+        A fresh context each time. Narrow copies of weights are kept until its end, for those that are used again; not
+        where blocks are computed twice to keep nothing: all of them together would be as large as half the model.
         """
-        narrow = self.precision == "bfloat16"
+        narrow = self.precision != "float32"
         return torch.autocast(device.type, torch.bfloat16, enabled=narrow, cache_enabled=not self.recompute)
 
 

@@ -16,11 +16,13 @@ from qkv.models.attention_choice import AttentionChoice
 from qkv.models.catalogue import Model, attention_of, build, count_parameters, find_family, head_of
 from qkv.models.head_choice import HeadChoice
 from qkv.models.text_model import TextModel
+from qkv.models.unfilled import Undrawn
 from qkv.parts.low_rank import refuse_updates
 from qkv.weights.extent import check_extent
 from qkv.weights.hub import local_folder
 from qkv.weights.maps.catalogue import PUBLISHED
 from qkv.weights.maps.timm import is_timm
+from qkv.weights.precision import in_precision, settled
 from qkv.weights.published import load_published
 from qkv.weights.save import CONFIG_FILE, CONFIG_NOTE, TENSOR_FILE, tensors_of
 from qkv.weights.sentence_folder import read_sentence_folder
@@ -34,20 +36,24 @@ def load_model(
     head: HeadChoice | None = None,
     *,
     offline: bool | None = None,
+    precision: str = "float32",
 ) -> Any:
     """The model a folder describes, our own or a published one, in evaluation mode; or a GGUF or llama2.c file.
 
     `folder` may be a model's name on the hub, `owner/name` or `owner/name@revision`; `offline` takes only what was
     fetched before.
 
-    With a `head`, with that one in place of the folder's: what it shares with what the folder holds is kept.
+    With a `head`, with that one in place of the folder's: what it shares with what the folder holds is kept. Its
+    weights are held in `precision`; those of a model that is to be trained are float32.
     """
-    model = _load(local_folder(folder, offline=offline), fullest=head is not None)
+    place = local_folder(folder, offline=offline)
+    precision = settled(precision, place, torch.device(device))
+    model = _load(place, fullest=head is not None)
     if head is not None:
         if head_of(model) is None:
             raise QkvError(f"{folder} holds a model that has no choice of heads.")
         model = model if head_of(model) == head else with_head(model, head)
-    return model.to(device).eval()
+    return in_precision(model.to(device).eval(), precision)
 
 
 def _load(folder: Path, fullest: bool) -> Model:
@@ -92,7 +98,8 @@ def _load_own(folder: Path, config: Any) -> Model:
             f"{folder / CONFIG_FILE} describes a far larger model than {TENSOR_FILE} holds: the two do not belong "
             "together."
         )
-    model: Model = build(family.name, sizes, head, attention)
+    with Undrawn():
+        model: Model = build(family.name, sizes, head, attention)
     copy_into(tensors_of(model), tensors, folder / TENSOR_FILE)
     _check_config(config, folder)
     return model

@@ -20,6 +20,7 @@ from qkv.models.attention_choice import must_be_own
 from qkv.models.catalogue import Model, build, find_family, head_of
 from qkv.models.head_choice import WITH_LABELS, HeadChoice
 from qkv.models.text_model import TextModel
+from qkv.models.unfilled import Undrawn, Unfilled
 from qkv.weights.config_map import ConfigMap
 from qkv.weights.extent import check_extent
 from qkv.weights.rules import Map, Spelling, as_it_is, check_kinds, to_ours, to_theirs
@@ -159,10 +160,11 @@ def _of_architecture(
     families: Mapping[str, PublishedFamily], model_type: str, config: Mapping[str, Any]
 ) -> PublishedFamily:
     """The family of a type; where one type is several of ours, the one that has the architecture which is named."""
-    names = config.get("architectures")
-    named = names[0] if isinstance(names, list) and names else None
+    names, usual = config.get("architectures"), families[model_type]
+    if not isinstance(names, list) or not names or names[0] in usual.architectures.values():
+        return usual  # no file of another family is opened
     same = (each for each in families.values() if each.model_type == model_type)
-    return next((each for each in same if named in each.architectures.values()), families[model_type])
+    return next((each for each in same if names[0] in each.architectures.values()), usual)
 
 
 def fill_family(
@@ -175,12 +177,13 @@ def fill_family(
     spelled: Spelling = as_it_is,
 ) -> Model:
     """A model of these sizes with these weights; what does not fit is told by the names of the file."""
-    with torch.device("meta"):  # no time is spent on initial values that are replaced at once
+    with torch.device("meta"), Unfilled():  # no memory is taken before all fits
         model: Model = build(family, sizes, head)
-    wanted = tensors_of(model)
-    check_kinds(rules, theirs, wanted, origin, spelled)
+        wanted = tensors_of(model)
+        check_kinds(rules, theirs, wanted, origin, spelled)
     ours = to_ours(rules, theirs, wanted, spelled)
-    model = build(family, sizes, head)
+    with Undrawn():
+        model = build(family, sizes, head)
     copy_into(tensors_of(model), ours, origin)
     return model.eval()
 

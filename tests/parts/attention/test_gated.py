@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from qkv.errors import QkvError
 from qkv.parts.attention.attention import Attention
@@ -64,6 +67,16 @@ def token_by_token(made: GatedAttention, x: Tensor, real: Tensor | None = None) 
     return made.out(torch.stack(out))
 
 
+class Count(TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.operators = 0
+
+    def __torch_dispatch__(self, operator: Any, types: Any, given: Any = (), named: Any = None) -> Any:
+        self.operators += 1
+        return operator(*given, **(named or {}))
+
+
 @pytest.mark.parametrize("size", [1, 2, 9, 150])
 def test_it_is_its_recurrence_forward_and_back(size: int) -> None:
     made, x = mixer(key_value_heads=2), torch.randn(2, size, 32, dtype=torch.float64, requires_grad=True)
@@ -113,6 +126,21 @@ def test_segments_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = made(x, Context(tokens=Tokens(300)))
     monkeypatch.setattr(random_features, "SEGMENT", 1)
     torch.testing.assert_close(made(x, Context(tokens=Tokens(300))), whole, **CLOSE)
+
+
+@pytest.mark.parametrize("shaped", [False, True], ids=["of numbers", "of shapes alone"])
+def test_a_longer_row_asks_for_no_more_operators(shaped: bool) -> None:
+    """Forward and back: chunks are products of one call, and no product runs from token to token."""
+    counts = []
+    for size in (300, 1200):
+        mixer = GatedAttention(16, 2, 8)
+        x = torch.randn(1, size, 16)
+        if shaped:
+            mixer, x = mixer.to("meta"), x.to("meta")
+        with Count() as count:
+            mixer(x.requires_grad_(), Context(tokens=Tokens(size))).sum().backward()
+        counts.append(count.operators)
+    assert counts[0] == counts[1]
 
 
 def test_it_takes_an_attention_over() -> None:

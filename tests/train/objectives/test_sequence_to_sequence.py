@@ -7,6 +7,9 @@ from torch import Tensor, nn
 
 from qkv.errors import QkvError
 from qkv.train.objectives import SequenceToSequenceLoss
+from qkv.train.objectives.cross_entropy import smoothed_cross_entropy
+from qkv.train.objectives.sequence_to_sequence import predicted
+from tests.models.small import CASES, small_model
 from tests.train.tiny import TinyModel, make_batch
 
 
@@ -49,6 +52,26 @@ def test_measure_reports_the_plain_likelihood_beside_the_smoothed_loss() -> None
     plain = SequenceToSequenceLoss(smoothing=0.0)(model, batch)
     assert measured["nll"].total.item() == pytest.approx(plain.total.item())
     assert measured["loss"].total.item() != pytest.approx(plain.total.item(), rel=1e-4)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_of_every_family_it_is_the_loss_of_its_logits(case: str) -> None:
+    """Those whose head ends in a product with the vocabulary never make all logits."""
+    batch, model = make_batch(3), small_model(case).eval()
+    measured = SequenceToSequenceLoss(smoothing=0.3).measure(model, batch)
+    wanted, real = predicted(batch.target, batch.target_lengths)
+    logits = model(batch.source, batch.padding, batch.target[:, :-1])
+    expected, likelihood = smoothed_cross_entropy(logits, wanted, real, 0.3)
+    torch.testing.assert_close(measured["loss"].total, expected)
+    torch.testing.assert_close(measured["nll"].total, likelihood)
+    weights = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    found, exact = (
+        torch.autograd.grad(loss, weights, allow_unused=True) for loss in (measured["loss"].total, expected)
+    )
+    for one, other in zip(found, exact, strict=True):
+        assert (one is None) == (other is None)
+        if one is not None and other is not None:
+            torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("smoothing", [-0.1, 1.0])

@@ -174,12 +174,7 @@ class CrossAttention(MultiHead):
         if min(len(x), len(memory)) == 0 or len(x) % len(memory):
             raise QkvError(f"{len(x)} rows cannot share {len(memory)} memory rows evenly.")
 
-        def keys_and_values() -> tuple[Tensor, Tensor]:
-            placed = ctx.memory_position_vectors
-            k, v = self.project(memory) if placed is None else self.project.with_last_of(memory + placed, memory)
-            return heads_of(k, self.key_value_heads), heads_of(v, self.key_value_heads)  # [m g k d] [m g k e]
-
-        k, v = keys_and_values() if ctx.cache is None else ctx.cache.of_memory(self, keys_and_values)
+        k, v = self.of_memory(ctx)
         beams, slots = len(x) // len(memory), x.shape[1]
         if ctx.position_vectors is not None:
             x = x + ctx.position_vectors
@@ -192,6 +187,18 @@ class CrossAttention(MultiHead):
         q = heads_of(self.query(x), self.heads)
         mask = ctx.mask(self.visibility, queries, ctx.memory_tokens or Tokens(memory.shape[1]), x.device)
         return self.attend(q, k, v, mask, None, ctx, beams).reshape(len(memory) * beams, slots, -1)
+
+    def of_memory(self, ctx: Context) -> tuple[Tensor, Tensor]:
+        """Keys and values of the memory, kept where there is a cache. [m g k d] [m g k e]"""
+        return (
+            self._read_memory(ctx) if ctx.cache is None else ctx.cache.of_memory(self, lambda: self._read_memory(ctx))
+        )
+
+    def _read_memory(self, ctx: Context) -> tuple[Tensor, Tensor]:
+        memory, placed = ctx.memory, ctx.memory_position_vectors
+        assert memory is not None
+        k, v = self.project(memory) if placed is None else self.project.with_last_of(memory + placed, memory)
+        return heads_of(k, self.key_value_heads), heads_of(v, self.key_value_heads)
 
 
 def heads_of(x: Tensor, heads: int) -> Tensor:

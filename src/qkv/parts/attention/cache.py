@@ -138,15 +138,16 @@ class PreallocatedCache(Cache):
         self.capacity = capacity
 
     def extend(self, owner: nn.Module, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        end = self.length + k.shape[2]
+        new = k.shape[2]
+        end = self.length + new
         if end > self.capacity:
             raise QkvError(f"The cache holds {self.capacity} slots and slot {end} was asked for: make it larger.")
         if owner not in self._steps:
             self._steps[owner] = (_room(k, self.capacity), _room(v, self.capacity))
         all_k, all_v = self._steps[owner]
-        all_k[:, :, self.length : end] = k
-        all_v[:, :, self.length : end] = v
-        return all_k[:, :, :end], all_v[:, :, :end]
+        all_k.narrow(2, self.length, new).copy_(k)
+        all_v.narrow(2, self.length, new).copy_(v)
+        return all_k.narrow(2, 0, end), all_v.narrow(2, 0, end)
 
     def select(self, rows: Tensor, memory_rows: Tensor | None = None) -> None:
         self._select_shared(rows, memory_rows)

@@ -31,9 +31,9 @@ def foreseen(
 ) -> Cost | None:
     """The cost of a step on a batch like the first; None where the device was not measured, or none can be told.
 
-    Compiled steps are others than those that are foretold.
+    Compiled steps and those in 8 bits are others than those that are foretold.
     """
-    if settings.compile:
+    if settings.compile or settings.precision == "float8":
         return None
     try:
         profile = find_profile(str(device))

@@ -109,7 +109,8 @@ def work_of(operator: Any, given: tuple[Any, ...], named: dict[str, Any], made: 
     if name in _NO_KERNEL or _only_looks(operator, ins, outs):
         return Work("nothing", name, 0, 0)
     if operator.overloadpacket in flop_registry:
-        flops = int(flop_registry[operator.overloadpacket](*given, **named, out_val=made))
+        shapes = [value for value in given if not isinstance(value, torch.dtype)]  # which formulas take for one
+        flops = int(flop_registry[operator.overloadpacket](*shapes, **named, out_val=made))
         return _product(name, given, made, flops, sum(map(_bytes, ins)) + sum(map(_bytes, outs)))
     if name in ("_grouped_mm", "grouped_mm"):
         return _grouped(name, given[0], given[1], made)

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from qkv.errors import QkvError
 from qkv.train.cost.backends import CUDNN_PREFERRED
 from qkv.train.cost.measure_host import calls_of, launches
 from qkv.train.cost.memory import Memory, peak_of
@@ -126,6 +127,8 @@ def traced(
     profile: DeviceProfile | None,
     optimizer: MakeOptimizer | None,
 ) -> tuple[Trace, int]:
+    if settings.precision == "float8":
+        raise QkvError("Costs are not foretold for products in 8 bits: ask for precision bfloat16.")
     order = CUDNN_PREFERRED if profile is None else profile.attention_order
     workspace = None if profile is None else profile.workspace
     if optimizer is None:

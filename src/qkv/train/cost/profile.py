@@ -23,8 +23,8 @@ from qkv.train.cost.operators import AttentionShape, Product, Work
 FORMAT = "qkv-device-1"
 # What makers promise, in operations a second; for other devices the fastest product that was measured counts.
 PROMISED = {
-    "H200": {"bfloat16": 989e12, "float32": 67e12},
-    "H100": {"bfloat16": 989e12, "float32": 67e12},
+    "H200": {"float8": 1979e12, "bfloat16": 989e12, "float32": 67e12},
+    "H100": {"float8": 1979e12, "bfloat16": 989e12, "float32": 67e12},
     "A100": {"bfloat16": 312e12, "float32": 19.5e12},
 }
 

@@ -18,9 +18,11 @@ from typing import Any
 from torch import Tensor
 
 from qkv.parts.attention import kernels
+from qkv.train import objectives
 from qkv.train.cost.operators import TYPES, AttentionShape, Work, as_tuple
 
 Note = Callable[[Work], None]
+_FOLDERS = (kernels, objectives)
 _FILES = ("_programs", "_triton")
 
 
@@ -28,18 +30,19 @@ _FILES = ("_programs", "_triton")
 def programs_noted(note: Note) -> Iterator[None]:
     """Inside, programs are noted."""
     ours = {name: module for name, module in sys.modules.items() if _launches(name)}
-    attributes = {name: value for name, value in vars(kernels).items() if name.endswith(_FILES)}
+    attributes = [(folder, *each) for folder in _FOLDERS for each in vars(folder).items() if each[0].endswith(_FILES)]
     _forget()
     try:
         with _pretended_triton(note):
-            for file in sorted(Path(kernels.__path__[0]).glob("*_triton.py")):
-                import_module(f"{kernels.__name__}.{file.stem}")
+            for folder in _FOLDERS:
+                for file in sorted(Path(folder.__path__[0]).glob("*_triton.py")):
+                    import_module(f"{folder.__name__}.{file.stem}")
         yield
     finally:
         _forget()
         sys.modules.update(ours)
-        for name, value in attributes.items():
-            setattr(kernels, name, value)
+        for folder, name, value in attributes:
+            setattr(folder, name, value)
 
 
 @contextmanager
@@ -60,12 +63,13 @@ def _pretended_triton(note: Note) -> Iterator[None]:
 def _forget() -> None:
     for name in [name for name in sys.modules if _launches(name)]:
         del sys.modules[name]
-    for name in [name for name in vars(kernels) if name.endswith(_FILES)]:
-        delattr(kernels, name)
+    for folder in _FOLDERS:
+        for name in [name for name in vars(folder) if name.endswith(_FILES)]:
+            delattr(folder, name)
 
 
 def _launches(name: str) -> bool:
-    return name.startswith(kernels.__name__ + ".") and name.endswith(_FILES)
+    return name.startswith(tuple(f"{folder.__name__}." for folder in _FOLDERS)) and name.endswith(_FILES)
 
 
 class _Anything(ModuleType):
@@ -116,6 +120,8 @@ def _work(name: str, programs: int, given: tuple[Any, ...], constants: dict[str,
     tensors = [value for value in given if isinstance(value, Tensor)]
     moved = sum({id(tensor): tensor.numel() * tensor.element_size() for tensor in tensors}.values())
     first = tensors[0]
+    if name == "entropy_programs.entropy_of_rows" and constants["SLOPED"] and tensors[1] is first:
+        moved += first.numel() * first.element_size()  # read, and overwritten
     if name in ("lsh_programs.forward", "lsh_programs.backward"):
         back = name.endswith("backward")
         chunk, seen = constants["C"], constants["C"] * (1 + constants["BEFORE"] + constants["AFTER"])

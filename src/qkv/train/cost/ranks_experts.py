@@ -60,9 +60,8 @@ class _Added:
         self.ranks, self.apart, self.notes = ranks, apart, notes
 
     def __call__(self, sums: Tally) -> Tally:
-        packed = torch.cat([each.flatten() for each in sums])
-        self.notes.now((FIGURES, FIGURES), SUM, self.ranks, self.apart, packed)
-        self.notes.on_the_way_back(FIGURES, SUM, self.ranks, self.apart, packed)
+        self.notes.now((FIGURES, FIGURES), SUM, self.ranks, self.apart, sums.packed)
+        self.notes.on_the_way_back(FIGURES, SUM, self.ranks, self.apart, sums.packed)
         return sums
 
 
@@ -94,8 +93,8 @@ class _AsMany(Groups):
     def sort(self, x: Tensor, copies: int = 1) -> Tensor:
         return super().sort(self.trip.there(self.own.sort(x, copies)))
 
-    def restore(self, x: Tensor) -> Tensor:
-        return self.own.restore(self.trip.back(super().restore(x)))
+    def restore(self, x: Tensor, weights: Tensor | None = None) -> Tensor:
+        return self.own.restore(self.trip.back(super().restore(x)), weights)
 
 
 class _Trip:

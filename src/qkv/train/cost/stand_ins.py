@@ -29,7 +29,7 @@ def own_kernels(tracer: Tracer) -> Iterator[None]:
     """Inside, kernels of our own run on shapes."""
 
     def map_of_shapes(mask: Mask) -> TileMap:
-        return _shapes_of(_map_in_memory(mask), tracer.place)
+        return _shapes_of(_map_in_memory(mask, tracer.place), tracer.place)
 
     with ExitStack() as stack:
         for owner, name in _REMEMBERED:  # shapes must not be found there by a run that needs numbers
@@ -40,18 +40,24 @@ def own_kernels(tracer: Tracer) -> Iterator[None]:
         yield
 
 
-def _map_in_memory(mask: Mask) -> TileMap:
-    """The map of a mask whose documents, where a batch has any, are taken to fill their rows."""
-    query, key = (_whole(side) for side in (mask.query, mask.key))
+def _map_in_memory(mask: Mask, place: torch.device) -> TileMap:
+    """The map of a mask whose documents, where a batch has any, are taken to fill their rows.
+
+    Made by the GPU that is asked about where it is there: a CPU takes seconds for long rows, and a training that
+    follows finds the map made.
+    """
+    there = place.type == "cuda" and torch.cuda.is_available() and (place.index or 0) < torch.cuda.device_count()
+    device = torch.device("cuda", place.index or 0) if there else torch.device("cpu")
     torch_function_off = torch._C.DisableTorchFunction()
     with torch_function_off, _disable_current_modes():
-        return tile_map(Mask(mask.rule, query, key, torch.device("cpu")))
+        query, key = (_whole(side, device) for side in (mask.query, mask.key))
+        return tile_map(Mask(mask.rule, query, key, device))
 
 
-def _whole(side: Tokens) -> Tokens:
+def _whole(side: Tokens, device: torch.device) -> Tokens:
     if side.documents is None:
         return side
-    return Tokens(side.size, side.start, documents=torch.ones(1, side.size, dtype=torch.long, device="cpu"))
+    return Tokens(side.size, side.start, documents=torch.ones(1, side.size, dtype=torch.long, device=device))
 
 
 def _shapes_of(tiles: TileMap, place: torch.device) -> TileMap:

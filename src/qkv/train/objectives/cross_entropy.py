@@ -3,7 +3,7 @@
 Shapes: n predictions, r of them at one time, v vocabulary, d width of the stream.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -12,10 +12,10 @@ from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
 from qkv.errors import QkvError
-from qkv.parts.precision import widened
+from qkv.parts.heads import ENDS_IN_PRODUCT
+from qkv.train.objectives.entropy_of_rows import Measures, Targets, differentiate, measure
+from qkv.train.objectives.linear_cross_entropy import linear_cross_entropy
 
-# Logits widened to float32 at one time: 256 MiB of them, whatever the batch and the vocabulary.
-WIDENED_AT_ONCE = 2**26
 # Logits computed at one time, at the precision of training; what is more is computed again on the way back.
 COMPUTED_AT_ONCE = 2**29
 
@@ -30,8 +30,11 @@ def cross_entropy_of_states(
 ) -> tuple[Tensor, Tensor]:
     """`smoothed_cross_entropy` of head(states), whose logits never exist all at once where they are many.
 
-    states [n d], wanted [n], real [n]; the head maps [1 r d] to [1 r v].
+    states [n d], wanted [n], real [n]; the head maps [1 r d] to [1 r v]. One that ends in a product with a matrix of
+    the vocabulary makes no logit twice; of any other, what is more than can be kept is computed again on the way back.
     """
+    if isinstance(head, ENDS_IN_PRODUCT):
+        return linear_cross_entropy(head.factors(states), wanted, real, smoothing)
 
     def part(states: Tensor, wanted: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:
         return smoothed_cross_entropy(head(states[None]).squeeze(0), wanted, real, smoothing)
@@ -59,7 +62,7 @@ def smoothed_cross_entropy(logits: Tensor, wanted: Tensor, real: Tensor, smoothi
 
 
 class _SmoothedCrossEntropy(torch.autograd.Function):
-    """The float32 softmax never exists as a whole: rows are widened in slices, once forward and once backward.
+    """The float32 softmax never exists as a whole.
 
     Between the two passes one number a row is kept (its log-normaliser) besides the logits, which the model's output
     keeps alive anyhow. torch's own cross-entropy would hold three more float32 copies of the logits.
@@ -67,20 +70,10 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, wanted: Tensor, real: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
-        normaliser = widened(logits.new_empty(len(logits)))  # [n] log Σ exp
-        losses, likelihoods = torch.empty_like(normaliser), torch.empty_like(normaliser)  # [n]
-        for rows in _slices(logits):
-            scores = widened(logits[rows])  # [r v]
-            normaliser[rows] = scores.logsumexp(-1)
-            likelihoods[rows] = normaliser[rows] - scores.gather(-1, wanted[rows, None]).squeeze(-1)
-            losses[rows] = likelihoods[rows]
-            if smoothing:
-                evenly = normaliser[rows] - scores.mean(-1)  # cross-entropy with the uniform distribution
-                losses[rows].mul_(1 - smoothing).add_(evenly, alpha=smoothing)  # [szegedy2016 §7]
-        # Filled, not multiplied: a padded row may hold anything, even NaN, and must still count as nothing.
-        total = losses.masked_fill_(~real, 0).sum()
-        likelihood = likelihoods.masked_fill_(~real, 0).sum()
-        ctx.save_for_backward(logits, wanted, real, normaliser)
+        measures = Measures.empty(len(logits), logits)
+        measure(logits, Targets(wanted, real, logits.shape[-1], smoothing), measures)
+        total, likelihood = measures.sums()
+        ctx.save_for_backward(logits, wanted, real, measures.normaliser)
         ctx.smoothing = smoothing
         ctx.mark_non_differentiable(likelihood)
         return total, likelihood
@@ -89,20 +82,6 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Tensor, None, None, None]:
         logits, wanted, real, normaliser = ctx.saved_tensors
-        result = torch.empty_like(logits)  # [n v]
-        for rows in _slices(logits):
-            # ∂loss/∂logits = softmax - smoothed target
-            slopes = (logits[rows] - normaliser[rows, None]).exp_()  # [r v], as wide as the normaliser
-            if ctx.smoothing:
-                slopes -= ctx.smoothing / logits.shape[-1]
-            hit = torch.full_like(normaliser[rows, None], ctx.smoothing - 1)  # [r 1]
-            slopes.scatter_add_(-1, wanted[rows, None], hit)
-            torch.mul(slopes, gradient, out=result[rows])
-        result.masked_fill_(~real[:, None], 0)
-        return result, None, None, None
-
-
-def _slices(logits: Tensor) -> Iterator[slice]:
-    rows = max(1, WIDENED_AT_ONCE // logits.shape[-1])
-    for start in range(0, len(logits), rows):
-        yield slice(start, start + rows)
+        slopes = torch.empty_like(logits)  # [n v]
+        differentiate(logits, Targets(wanted, real, logits.shape[-1], ctx.smoothing), normaliser, gradient, slopes)
+        return slopes, None, None, None

@@ -14,7 +14,8 @@ from torch.utils.checkpoint import checkpoint
 
 from qkv.errors import QkvError
 from qkv.parts.precision import widened
-from qkv.train.objectives.cross_entropy import WIDENED_AT_ONCE, smoothed_cross_entropy
+from qkv.train.objectives.cross_entropy import smoothed_cross_entropy
+from qkv.train.objectives.entropy_of_rows import WIDENED_AT_ONCE
 from qkv.train.objectives.loss import Loss, Predicting, Predictions
 from qkv.train.objectives.trace import State, Trace, traced
 

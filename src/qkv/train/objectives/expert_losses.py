@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 from qkv.errors import QkvError
 from qkv.parts.context import Ledger
-from qkv.parts.experts import BALANCE, DROPPED, LOADS, ROUTER_Z, Mixture
+from qkv.parts.experts import BALANCE, DROPPED, ROUTER_Z, TALLY, Mixture
+from qkv.parts.routing import Tally, balance_loss, dropped, loads, z_loss
 from qkv.train.objectives.loss import Loss
 
 NO_EXPERTS = (
@@ -50,9 +51,10 @@ class WithExpertLosses:
         return getattr(self.task, "counts", "tokens")
 
     def __call__(self, model: nn.Module, batch: Any) -> Loss:
-        ledger = Ledger(model, [BALANCE, ROUTER_Z, LOADS, DROPPED])
-        loss = self._with_theirs(self.task.measure(model, batch, ledger)["loss"], ledger)
-        return replace(loss, beside=_used(ledger))
+        ledger = Ledger(model, [TALLY])
+        loss = self.task.measure(model, batch, ledger)["loss"]
+        sums = _of_layers(ledger)
+        return replace(self._with_theirs(loss, sums), beside=_used(sums))
 
     def measure(self, model: nn.Module, batch: Any) -> dict[str, Loss]:
         """All that the task measures, with the losses of experts in its loss, and how experts were used.
@@ -60,36 +62,35 @@ class WithExpertLosses:
         Of the latter the mean over layers: `balance` is 1 where all experts are used alike, `busiest_expert` is the
         share of tokens that went to the expert with the most, `dropped` the share that found theirs full.
         """
-        ledger = Ledger(model, [BALANCE, ROUTER_Z, LOADS, DROPPED])
+        ledger = Ledger(model, [TALLY])
         measured = dict(self.task.measure(model, batch, ledger))
-        loss = self._with_theirs(measured["loss"], ledger)
-        used = _used(ledger)
+        sums = _of_layers(ledger)
+        loss = self._with_theirs(measured["loss"], sums)
         return {
             **measured,
             "loss": loss,
-            **{name: Loss(value * loss.count, loss.count) for name, value in used.items()},
+            **{name: Loss(value * loss.count, loss.count) for name, value in _used(sums).items()},
         }
 
-    def _with_theirs(self, loss: Loss, ledger: Ledger) -> Loss:
-        balance, router_z = _of_layers(ledger, BALANCE), _of_layers(ledger, ROUTER_Z)
-        return Loss(
-            loss.total + loss.count * (self.balance * balance.sum() + self.router_z * router_z.sum()), loss.count
-        )
+    def _with_theirs(self, loss: Loss, sums: Tally) -> Loss:
+        beside = self.balance * balance_loss(sums) + self.router_z * z_loss(sums)  # [layers]
+        return Loss(loss.total + loss.count * beside.sum(), loss.count)
 
 
-def _used(ledger: Ledger) -> dict[str, Tensor]:
+def _used(sums: Tally) -> dict[str, Tensor]:
     """How experts were used, on average over their layers. [] each"""
-    used = {kind: _of_layers(ledger, kind).detach() for kind in (BALANCE, ROUTER_Z, DROPPED)}
-    used["busiest_expert"] = _of_layers(ledger, LOADS).detach().amax(-1)
-    return {name: value.mean() for name, value in used.items()}
+    sums = Tally(sums.packed.detach())
+    figures = {BALANCE: balance_loss, ROUTER_Z: z_loss, DROPPED: dropped}
+    used = {name: figure(sums).mean() for name, figure in figures.items()}
+    return {**used, "busiest_expert": loads(sums).amax(-1).mean()}
 
 
-def _of_layers(ledger: Ledger, kind: str) -> Tensor:
-    """What all layers of experts wrote of a kind. [layers …]"""
-    written = [value for _, name, value in ledger.written if name == kind]
+def _of_layers(ledger: Ledger) -> Tally:
+    """What all layers of experts counted, which all have as many experts. [layers]"""
+    written = [value for _, kind, value in ledger.written if kind == TALLY]
     if not written:
         raise QkvError(NO_EXPERTS)
-    return torch.stack(written)
+    return Tally(torch.stack(written))
 
 
 def with_expert_losses(model: nn.Module, objective: Any) -> Any:

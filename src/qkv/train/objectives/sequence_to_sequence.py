@@ -1,6 +1,6 @@
 """Cross-entropy over target tokens, with label smoothing.
 
-Shapes: b rows, t target positions, v vocabulary.
+Shapes: b rows, t target positions, d width, v vocabulary.
 """
 
 from dataclasses import dataclass
@@ -9,9 +9,10 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from qkv.models.sequence_to_sequence import SequenceToSequence
+from qkv.models.sequence_to_sequence import EncoderDecoder, SequenceToSequence
+from qkv.parts.attention.visibility import NotPadding, Tokens
 from qkv.parts.context import Ledger
-from qkv.train.objectives.cross_entropy import check_smoothing, smoothed_cross_entropy
+from qkv.train.objectives.cross_entropy import check_smoothing, cross_entropy_of_states, smoothed_cross_entropy
 from qkv.train.objectives.loss import Loss, Predictions
 
 
@@ -39,12 +40,18 @@ class SequenceToSequenceLoss:
 
     def measure(self, model: Any, batch: Pairs, ledger: Ledger | None = None) -> dict[str, Loss]:
         """The smoothed loss, and the plain negative log-likelihood that perplexity is made of (without gradient)."""
-        if ledger is None:
-            logits = model(batch.source, batch.padding, batch.target[:, :-1])  # [b t v]
+        wanted, real = predicted(batch.target, batch.target_lengths)  # [b t] each
+        if isinstance(model, EncoderDecoder):
+            memory, tokens = model.encode(batch.source, batch.padding, ledger), Tokens(wanted.shape[1])
+            states = model.decode_states(batch.target[:, :-1], memory, tokens, NotPadding(), ledger=ledger)  # [b t d]
+            flat = states.flatten(0, 1), wanted.flatten(), real.flatten()
+            loss, likelihood = cross_entropy_of_states(model.head, *flat, self.smoothing, model.target_vocabulary)
         else:
-            logits = self.predictions(model, batch, ledger).logits
-        wanted, real = predicted(batch.target, batch.target_lengths)
-        loss, likelihood = smoothed_cross_entropy(logits, wanted, real, self.smoothing)
+            if ledger is None:
+                logits = model(batch.source, batch.padding, batch.target[:, :-1])  # [b t v]
+            else:
+                logits = self.predictions(model, batch, ledger).logits
+            loss, likelihood = smoothed_cross_entropy(logits, wanted, real, self.smoothing)
         return {"loss": Loss(loss, batch.target_tokens), "nll": Loss(likelihood, batch.target_tokens)}
 
     def predictions(self, model: SequenceToSequence, batch: Pairs, ledger: Ledger | None = None) -> Predictions:

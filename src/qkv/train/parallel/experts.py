@@ -80,11 +80,10 @@ class OverRanks:
         self.group, self.silent = group, False
 
     def __call__(self, sums: Tally) -> Tally:
-        packed = torch.cat([each.flatten() for each in sums])
-        if self.silent:
-            packed = packed * 0  # which goes on to take part in the others' gradients
-        parts = added_up(packed, self.group).split([each.numel() for each in sums])
-        return Tally(*(part.view_as(each) for part, each in zip(parts, sums, strict=True)))
+        packed = (
+            sums.packed * 0 if self.silent else sums.packed
+        )  # which takes part in the others' gradients all the same
+        return Tally(added_up(packed, self.group))
 
 
 class Travel:
@@ -135,8 +134,8 @@ class Travellers(Groups):
     def sort(self, x: Tensor, copies: int = 1) -> Tensor:
         return super().sort(self.trip.there(self.own.sort(x, copies)))
 
-    def restore(self, x: Tensor) -> Tensor:
-        return self.own.restore(self.trip.back(super().restore(x)))
+    def restore(self, x: Tensor, weights: Tensor | None = None) -> Tensor:
+        return self.own.restore(self.trip.back(super().restore(x)), weights)
 
 
 class EvenTravellers(EvenGroups):
@@ -155,8 +154,8 @@ class EvenTravellers(EvenGroups):
     def sort(self, x: Tensor, copies: int = 1) -> Tensor:
         return super().sort(self.trip.there(self.own.sort(x, copies)))
 
-    def restore(self, x: Tensor) -> Tensor:
-        return self.own.restore(self.trip.back(super().restore(x)))
+    def restore(self, x: Tensor, weights: Tensor | None = None) -> Tensor:
+        return self.own.restore(self.trip.back(super().restore(x)), weights)
 
 
 class HeldExperts(GroupedLinear):

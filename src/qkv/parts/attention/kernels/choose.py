@@ -9,9 +9,11 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from qkv.parts.attention.in_line import seen_in_line
 from qkv.parts.attention.kernels.exact import exact
 from qkv.parts.attention.kernels.flash import flash
 from qkv.parts.attention.kernels.fused import fused
+from qkv.parts.attention.kernels.in_line import in_line
 from qkv.parts.attention.visibility import Mask
 
 SHORT = 512  # keys up to which scores held in memory cost less than learning a bias without them
@@ -39,18 +41,22 @@ def choose_kernel(
 ) -> Kernel:
     """exact where weights are recorded; flash for long masked rows on a GPU; fused for all else.
 
-    fused are the vendors' kernels, which are faster where nothing is to be skipped and take a mask as a whole table.
+    Documents that stand in line have a kernel of their own. fused are the vendors' kernels, which are faster where
+    nothing is to be skipped and take a mask as a whole table.
     None of them is good at learning a bias: its gradient is as large as all scores together, so on short rows, where
     scores fit into memory, exact costs less if a compiler makes one pass of all that lies between its two products.
     Where answers have to repeat bit for bit (`torch.use_deterministic_algorithms`) only those are taken that do.
     """
     if record:
         return exact
+    repeats = torch.are_deterministic_algorithms_enabled()
+    if seen_in_line(mask) and bias is None and not dropout and not (repeats and q.requires_grad):
+        return in_line
     learns_bias = bias is not None and bias.requires_grad
     if learns_bias and q.is_cuda and torch.compiler.is_compiling() and k.shape[2] <= SHORT:
         return exact
     masked = mask is not None and mask.flag is None
-    if q.is_cuda and torch.are_deterministic_algorithms_enabled() and (masked or bias is not None):
+    if q.is_cuda and repeats and (masked or bias is not None):
         # Vendors' kernels that take a table add gradients as they come, and so does ours where it learns a bias.
         return exact if dropout or learns_bias else flash
     long, large = min(q.shape[2], k.shape[2]) >= LONG, math.prod(q.shape[:3]) * k.shape[2] >= LARGE

@@ -6,8 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.utils._python_dispatch import is_in_torch_dispatch_mode
+from torch import Tensor
 
 from qkv.parts.attention.bands import Band, Runs, band_of
 from qkv.parts.attention.blocks import TileLists, TileMap, tile_map
@@ -17,6 +16,7 @@ from qkv.parts.attention.kernels.exact import exact
 from qkv.parts.attention.kernels.flash_tiled import like_a_stream
 from qkv.parts.attention.kernels.refusals import refuse_dropout, refuse_recording
 from qkv.parts.attention.visibility import Everything, Mask, Tokens
+from qkv.parts.programs import unwatched
 from qkv.parts.uncompiled import uncompiled
 
 
@@ -70,7 +70,7 @@ class _Flash(torch.autograd.Function):
         most: int,
         scale: float,
     ) -> Tensor:
-        attend = _forward if _unwatched(q) else _flash
+        attend = _forward if unwatched(q) else _flash
         o, log_sum = attend(q, k, v, bias, tensors, rows, least, most, scale)
         ctx.save_for_backward(q, k, v, bias, o, log_sum, *tensors)
         ctx.numbers = rows, least, most, scale
@@ -80,7 +80,7 @@ class _Flash(torch.autograd.Function):
     def backward(ctx: Any, from_above: Tensor) -> tuple[Any, ...]:
         q, k, v, bias, o, log_sum, *tensors = ctx.saved_tensors
         rows, least, most, scale = ctx.numbers
-        go_back = _backward if _unwatched(q) else _flash_backward
+        go_back = _backward if unwatched(q) else _flash_backward
         dq, dk, dv, dbias = go_back(q, k, v, bias, tensors, rows, least, most, scale, o, log_sum, from_above)
         return dq, dk, dv, None if bias is None else dbias, None, None, None, None, None
 
@@ -95,7 +95,7 @@ class _Factors(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, factors: list[Factor], scale: float) -> Tensor:
-        attend, answers, length = _forward if _unwatched(q) else _flash, [], q.shape[2]
+        attend, answers, length = _forward if unwatched(q) else _flash, [], q.shape[2]
         for factor in factors:
             queries, keys, values = factor.laid_out(q), factor.keys_of(k), factor.keys_of(v)
             o, log_sum = attend(queries, keys, values, None, *_apart(_reach(factor.mask, q)), scale)
@@ -108,7 +108,7 @@ class _Factors(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, above: Tensor) -> tuple[Any, ...]:
         q, k, v, o, log_sum = ctx.saved_tensors
-        go_back, length = _backward if _unwatched(q) else _flash_backward, q.shape[2]
+        go_back, length = _backward if unwatched(q) else _flash_backward, q.shape[2]
         sums: list[Tensor] = []
         for factor in ctx.factors:
             queries, keys, values = factor.laid_out(q), factor.keys_of(k), factor.keys_of(v)
@@ -126,11 +126,6 @@ class _Factors(torch.autograd.Function):
             found = [factor.laid_back(dq, length), *(factor.back_to_keys(x, length) for x in (dk, dv))]
             sums = [mine + more for mine, more in zip(sums, found, strict=True)] if sums else found
         return *sums, None, None
-
-
-def _unwatched(q: Tensor) -> bool:
-    """Whether only the answer matters: neither a compiler nor a mode that counts or pretends asks for an operator."""
-    return type(q) in (Tensor, nn.Parameter) and not torch.compiler.is_compiling() and not is_in_torch_dispatch_mode()
 
 
 def _forward(

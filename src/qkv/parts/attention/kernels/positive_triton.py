@@ -129,7 +129,7 @@ class _Attention(torch.autograd.Function):
         given = (q, k, v, w, q if real is None else real.expand(len(k), k.shape[2]).contiguous().view(torch.int8))
         constants = {"PADDED": real is not None, **layout.constants}
         sums, tops, after, last = _gathered(given, of_values, largest, layout, constants, kept=causal)
-        seen = sums if causal else after
+        seen = sums if causal else after.to(sums.dtype)  # alike for the programs, which multiply in that precision
         constants = {"CAUSAL": causal, **constants}
         o, level = like_a_stream(q, v.shape[3]), torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
         inverse = torch.empty_like(level)
@@ -207,7 +207,7 @@ def _pulled(
     )  # fmt: skip
     if not causal:
         every = pulls.sum(1, dtype=torch.float32)
-        return every, difference, every
+        return every.to(pulls.dtype), difference, every
     to_before = torch.empty(*q.shape[:2], len(w), layout.wide, dtype=torch.float32, device=q.device)
     begun = None if to_after is None else (to_after.contiguous(), tops)
     _carry(pulls, tops, begun, (to_before, tops, tops), layout, len(w) * layout.wide, 0.0, back=True)

@@ -48,8 +48,7 @@ def fading_sums(
 
     gates [b h n] between 0 and 1. A key of slot j reaches slot i times g_{j+1} … g_i.
     """
-    length = queries.shape[2]
-    logs = widened(gates).clamp_min(1e-6).log()
+    length, logs = queries.shape[2], _logs(gates)
     keys = keys * (1 - gates)[..., None].to(keys.dtype)
     queries, keys, values = (_in_chunks(x) for x in (queries, keys, values))
     faded = _in_chunks(logs[..., None])[..., 0].cumsum(-1)  # [b h t c]: log of g_1 … g_i within the chunk
@@ -63,6 +62,19 @@ def fading_sums(
     own = (queries @ keys.transpose(-1, -2)) * _falling(faded).to(keys.dtype)
     o = _added(own @ values, queries * faded.exp()[..., None].to(queries.dtype), start)
     return o.flatten(2, 3)[:, :, :length], first * ends[..., -1, None, None].exp() + widened(last)
+
+
+def left_after(gates: Tensor) -> Tensor:
+    """What is left, after each token, of all that was before the first: g_1 … g_i. [b h n]
+
+    By logarithms: the way back of torch's own running product asks the device whether any gate is 0, and where nobody
+    can tell, as of shapes without numbers, goes from token to token.
+    """
+    return _logs(gates).cumsum(-1).exp()
+
+
+def _logs(gates: Tensor) -> Tensor:
+    return widened(gates).clamp_min(1e-6).log()
 
 
 def _starts(first: Tensor, left: Tensor, reach: Tensor, sums: Tensor) -> Tensor:

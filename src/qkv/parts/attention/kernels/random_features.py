@@ -24,7 +24,7 @@ from torch.utils.checkpoint import checkpoint
 
 from qkv.errors import QkvError
 from qkv.parts.attention.kernels.exponentials import exponentials
-from qkv.parts.attention.kernels.prefix_sums import CHUNK, CHUNKS, beside, fading_sums, prefix_sums
+from qkv.parts.attention.kernels.prefix_sums import CHUNK, CHUNKS, beside, fading_sums, left_after, prefix_sums
 from qkv.parts.attention.kernels.refusals import refuse_dropout, refuse_recording
 from qkv.parts.attention.visibility import Mask
 from qkv.parts.attention.whole_rows import looks_ahead, real_keys
@@ -230,7 +230,7 @@ class RandomFeatureKernel(nn.Module):
             seen = sums.seen + real.to(sums.seen.dtype).cumsum(2)
         else:
             read, after = fading_sums(queries, keys, values, gates, sums.of_values)
-            seen = 1 - (1 - sums.seen) * gates.cumprod(2)[..., None]
+            seen = 1 - (1 - sums.seen) * left_after(gates)[..., None]
         return self._ratio(read, seen, v.shape[-1]), after, sums.largest, seen[:, :, -1:]
 
     def _gathered(self, scale: float, k: Tensor, v: Tensor, real: Tensor, *before: Tensor) -> Sums:

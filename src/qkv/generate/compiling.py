@@ -1,0 +1,28 @@
+"""A model compiled for answers, where a person asks for it: the first ones wait for the compiler."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from qkv.errors import QkvError
+from qkv.models.image_model import ImageModel
+from qkv.models.sound_model import SoundModel
+from qkv.models.text_model import TextModel
+from qkv.parts.eight_bits import Int8Linear
+from qkv.train.compiling import compile_blocks
+
+
+def compiled(model: Any) -> Any:
+    """The model itself, whose blocks are compiled when they meet a first batch, and for any size at the second size.
+
+    All blocks of a model have one code. What lies between two products becomes one pass over memory; on a GPU that is a
+    tenth to a quarter of the time. A model that writes is read token by token, which is not compiled here.
+    """
+    reads = isinstance(model, TextModel) and model.head_choice.kind != "language"
+    if not reads and not isinstance(model, ImageModel | SoundModel):
+        raise QkvError("Only models that read a text, a picture or a sound as a whole are compiled: leave compile out.")
+    if any(isinstance(module, Int8Linear) for module in model.modules()):
+        raise QkvError("Products of 8 bits are not compiled: leave compile out, or load the model in bfloat16.")
+    # Texts in line are of another size at each batch.
+    compile_blocks(model, dynamic=True if isinstance(model, TextModel) else None)
+    return model

@@ -1,0 +1,17 @@
+"""Whether programs of our own may stand for torch's operations."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import is_in_torch_dispatch_mode
+
+
+def unwatched(x: Tensor) -> bool:
+    """Whether only the answer matters: neither a compiler nor a mode that counts or pretends asks for an operator."""
+    return type(x) in (Tensor, nn.Parameter) and not torch.compiler.is_compiling() and not is_in_torch_dispatch_mode()
+
+
+def runs_our_own(x: Tensor) -> bool:
+    """Whether x is where programs in Triton run, and nobody watches."""
+    return x.is_cuda and unwatched(x)

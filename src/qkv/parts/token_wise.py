@@ -1,0 +1,44 @@
+"""Which parts read documents that stand in line as if each had a row of its own."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from qkv.parts import heads, pool
+from qkv.parts.attention.attention import Attention
+from qkv.parts.attention.visibility import Causal, Everything
+from qkv.parts.block import Block
+from qkv.parts.eight_bits import Int8JoinedLinear, Int8Linear
+from qkv.parts.embed import Embed, TokenEmbedding
+from qkv.parts.feedforward import MLP, GatedMLP
+from qkv.parts.linear import JoinedLinear
+from qkv.parts.norm import LayerNorm, RMSNorm
+from qkv.parts.position import Learned, Rotary, Sinusoidal
+from qkv.parts.residual import DeepNorm, Parallel, PathDropout, PostNorm, PreNorm
+from qkv.parts.stack import Stack
+
+# Parts that treat each token by itself, or by the position that the context says, and those that know of documents.
+# What is not named here may look at neighbours: then every text gets a row of its own.
+TOKEN_WISE: frozenset[type[nn.Module]] = frozenset(
+    {
+        nn.Linear, nn.Dropout, nn.Identity, nn.ModuleList, JoinedLinear, Int8Linear, Int8JoinedLinear,
+        LayerNorm, RMSNorm, MLP, GatedMLP,
+        Block, Stack, PreNorm, PostNorm, Parallel, PathDropout, DeepNorm, Attention, Rotary,
+        Embed, TokenEmbedding, Learned, Sinusoidal,
+        heads.TiedHead, heads.LogitHead, heads.States, heads.MaskedHead, heads.PretrainingHead, heads.PooledStatesHead,
+        heads.ClassificationHead, heads.ProjectionHead, heads.TokenHead, heads.PooledHead,
+        pool.FirstToken, pool.LastToken, pool.MeanOfTokens, pool.DensePool, pool.UnitLength,
+    }
+)  # fmt: skip
+
+
+def reads_in_line(model: nn.Module) -> bool:
+    """Says whether all that is inside a model may be given documents in line. A bias counts slots, so it may not."""
+    return all(_fits(module) for name, module in model.named_modules() if name)
+
+
+def _fits(module: nn.Module) -> bool:
+    if type(module) not in TOKEN_WISE or (isinstance(module, Stack) and module.bias is not None):
+        return False
+    plain = (Everything(), Causal())
+    return not isinstance(module, Attention) or (module.kernel is None and module.visibility in plain)

@@ -1,0 +1,128 @@
+"""Cross-entropy of logits that are a product, states times a matrix of the vocabulary: the product is made but once.
+
+Some rows at a time: their logits, their losses, the slopes of these in the place of the logits, and from them at once
+what the states, the matrix and the bias contribute to the gradient. So logits never exist all together, are never made
+again, and the way back has but to multiply three gradients by a number.
+
+Shapes: n rows, r of them at one time, d width of a state, v vocabulary, w the same filled up.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from qkv.parts.heads import LogitFactors
+from qkv.parts.precision import narrowed, without_autocast
+from qkv.train.objectives.entropy_of_rows import Measures, Targets, measure, measure_and_differentiate, wide_type
+
+# Logits that exist at one time. A GPU is quickest at products of many thousands of rows; a CPU at a few hundred.
+AT_ONCE_ON_GPU = 2**29
+AT_ONCE_ON_CPU = 2**26
+# A GPU's fastest products and programs want rows that begin at multiples of so many numbers,
+ALIGNED = 16
+# and many rows in multiples of this.
+TILE = 64
+
+Needs = tuple[bool, bool, bool]  # of whom a gradient is wanted: states, matrix, bias
+
+
+def linear_cross_entropy(
+    factors: LogitFactors, wanted: Tensor, real: Tensor, smoothing: float
+) -> tuple[Tensor, Tensor]:
+    """`smoothed_cross_entropy` of the factors' product, at the precision in which autocast would compute it.
+
+    The stream is [n d], wanted and real [n].
+    """
+    targets = Targets(wanted, real, len(factors.matrix), smoothing)
+    if torch.is_grad_enabled():
+        return _LinearCrossEntropy.apply(*factors, targets)
+    measures, _ = _pass(factors, targets, (False, False, False))
+    return measures.sums()
+
+
+class _LinearCrossEntropy(torch.autograd.Function):
+    """Computes gradients on the way forward, as if that of the loss were 1."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, matrix: Tensor, bias: Tensor | None, targets: Targets) -> tuple[Tensor, Tensor]:
+        measures, slopes = _pass(LogitFactors(x, matrix, bias), targets, ctx.needs_input_grad[:3])
+        ctx.save_for_backward(*slopes)
+        ctx.types = x.dtype, matrix.dtype, None if bias is None else bias.dtype
+        total, likelihood = measures.sums()
+        ctx.mark_non_differentiable(likelihood)
+        return total, likelihood
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+        slopes = zip(ctx.saved_tensors, ctx.types, strict=True)
+        return *((None if slope is None else (slope * gradient).to(kind)) for slope, kind in slopes), None
+
+
+def _pass(factors: LogitFactors, targets: Targets, needs: Needs) -> tuple[Measures, list[Tensor | None]]:
+    """What all rows say, and the slopes of the summed loss with x, matrix and bias, where they are needed."""
+    # A state that does not count may be anything, even NaN, which a product with a slope of 0 would not make 0.
+    x = narrowed(factors.x.masked_fill(~targets.real[:, None], 0))  # [n d]
+    matrix = _filled_up(factors.matrix, x.dtype)  # [w d]
+    bias = None if factors.bias is None else _filled_up(factors.bias, x.dtype)  # [w]
+    measures = Measures.empty(len(x), x)
+    of_x = torch.empty_like(factors.x) if needs[0] else None  # [n d]
+    of_matrix = torch.zeros_like(matrix, dtype=wide_type(factors.matrix)) if needs[1] else None  # [w d]
+    of_bias = None if bias is None or not needs[2] else torch.zeros_like(bias, dtype=wide_type(bias))
+    room = x.new_empty(rows_at_once(len(x), len(matrix), x.device), len(matrix))
+    with without_autocast(x):
+        for start in range(0, len(x), len(room)):
+            rows = slice(start, min(start + len(room), len(x)))
+            logits = room[: rows.stop - rows.start]  # [r w]
+            if bias is None:
+                torch.mm(x[rows], matrix.T, out=logits)
+            else:
+                torch.addmm(bias, x[rows], matrix.T, out=logits)
+            if not any(needs):
+                measure(logits, targets.of(rows), measures.of(rows))
+                continue
+            measure_and_differentiate(logits, targets.of(rows), measures.of(rows))
+            if of_x is not None:
+                _add_product(of_x[rows], logits, matrix, beta=0)
+            if of_matrix is not None:
+                _add_product(of_matrix, logits.T, x[rows])
+            if of_bias is not None:
+                of_bias += logits.sum(0, dtype=of_bias.dtype)
+    slopes = [of_x, *(None if each is None else each[: targets.vocabulary] for each in (of_matrix, of_bias))]
+    return measures, slopes
+
+
+def rows_at_once(rows: int, columns: int, device: torch.device) -> int:
+    """As many as there is room for, and as many in each of several turns."""
+    room = AT_ONCE_ON_GPU if device.type == "cuda" else AT_ONCE_ON_CPU
+    turns = max(1, -(-rows * columns // room))
+    each = -(-rows // turns)
+    return max(1, min(rows, -(-each // TILE) * TILE if each > TILE else each))
+
+
+def _filled_up(of_vocabulary: Tensor, dtype: torch.dtype) -> Tensor:
+    """A matrix or a bias in another type, with rows of 0 behind it where a GPU wants more. [v …] → [w …]"""
+    vocabulary = len(of_vocabulary)
+    filling = -vocabulary % ALIGNED if of_vocabulary.is_cuda else 0
+    if not filling:
+        return of_vocabulary.to(dtype)
+    filled = of_vocabulary.new_empty((vocabulary + filling, *of_vocabulary.shape[1:]), dtype=dtype)
+    filled[:vocabulary].copy_(of_vocabulary)
+    filled[vocabulary:].zero_()
+    return filled
+
+
+def _add_product(into: Tensor, a: Tensor, b: Tensor, beta: int = 1) -> None:
+    """into ← beta·into + a b, summed in numbers as wide as those of `into`. [m n], [m k], [k n]"""
+    if into.dtype == a.dtype:
+        torch.addmm(into, a, b, beta=beta, out=into)
+    elif into.is_cuda:
+        torch.addmm(into, a, b, out_dtype=into.dtype, beta=beta, out=into)
+    elif beta:
+        into.add_(torch.mm(a, b))
+    else:
+        into.copy_(torch.mm(a, b))
