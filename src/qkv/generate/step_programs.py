@@ -168,16 +168,14 @@ def attend(
         q = q.to(k_ptr.dtype.element_ty).to(tl.float32)
     q *= scale
     keys, values = k_ptr + (row * G + group).to(tl.int64) * C * D, v_ptr + (row * G + group).to(tl.int64) * C * D
-    most = float("-inf")
-    total = 0.0
+    most, total = float("-inf"), 0.0
     out = tl.zeros([D], tl.float32)
     if share == 0:
         new_v = tl.load(new_v_ptr + d)
         if head % (H // G) == 0:
             tl.store(keys + (first + position) * D + d, new_k.to(k_ptr.dtype.element_ty))
             tl.store(values + (first + position) * D + d, new_v)
-        most = tl.sum(q * new_k)
-        total = 1.0
+        most, total = tl.sum(q * new_k), 1.0
         out = new_v.to(tl.float32)
     each = (position + SHARES - 1) // SHARES  # of the slots before the newest
     begin, end = first + share * each, first + tl.minimum((share + 1) * each, position)
@@ -233,9 +231,7 @@ def add_norm(
 
 
 @triton.jit
-def activate(
-    u_ptr, y_ptr, N, ACTIVATION: tl.constexpr, GATED: tl.constexpr, STEP: tl.constexpr,
-):  # fmt: skip
+def activate(u_ptr, y_ptr, N, ACTIVATION: tl.constexpr, GATED: tl.constexpr, STEP: tl.constexpr):
     """y[row] = activation(u[row]); GATED: of its first half, times the second."""
     row = tl.program_id(0)
     n = tl.program_id(1) * STEP + tl.arange(0, STEP)
@@ -264,8 +260,7 @@ def best_of_tiles(
     y = tl.load(logits_ptr + row.to(tl.int64) * V + n, mask=inside, other=float("-inf")).to(tl.float32)
     most = tl.max(y, 0)
     total = tl.sum(tl.where(inside, tl.exp(y - most), 0.0), 0)
-    wrong = tl.load(forbidden_ptr + n, mask=inside, other=1)
-    allowed = tl.where(wrong == 0, y, float("-inf"))
+    allowed = tl.where(tl.load(forbidden_ptr + n, mask=inside, other=1) == 0, y, float("-inf"))
     best = tl.max(allowed, 0)
     at = tl.min(tl.where((allowed == best) & inside, n, V), 0)
     mine = stat_ptr + row * 3 * T + tile
