@@ -73,9 +73,10 @@ class Recording:
 
     def reorder(self, rows: list[int]) -> None:
         """Row i becomes what row `rows[i]` was."""
-        self.order.copy_(torch.tensor(rows))
         if self._reorder is None:
+            # Recording does the work once: by the order as it stands before any, which changes nothing.
             self._reorder = recorded(self._reordered, self.order.device)
+        self.order.copy_(torch.tensor(rows))
         self._reorder()
 
     def rounds(self, most: int) -> Iterator[tuple[list[int], list[float]]]:
