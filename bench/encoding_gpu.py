@@ -6,7 +6,8 @@
 Rows: 256 of 128 ids that are on the GPU; the peer is the reference library's model, as it is and compiled.
 
 Sentences: 4,096 texts in, one vector each out, so cutting texts into tokens counts. Their lengths are those of the
-sentences of Moby-Dick, by BERT's vocabulary; their words are made up, as the weights are. Ours is `qkv.load(…).run`.
+sentences of Moby-Dick, by BERT's vocabulary; their words are made up, as the weights are. Ours is
+`qkv.load(…, precision="bfloat16").run`, which reads them without padding.
 The peer is sentence-transformers with the batches it makes itself and with larger ones; where it is not installed, the
 reference library's model over texts sorted by length, in batches of 128, which is what that one does inside.
 """
@@ -29,10 +30,11 @@ from torch import Tensor
 
 import qkv
 from qkv.files import write_json
+from qkv.generate.compiling import compiled as compiled_for_answers
 from qkv.models.bert import SIZES, BertSizes
 from qkv.models.head_choice import HeadChoice
-from qkv.train.compiling import compiled_blocks
 from qkv.weights.maps.catalogue import PUBLISHED
+from qkv.weights.precision import in_precision
 from qkv.weights.published import save_published
 
 TINY = {"vocabulary": 200, "positions": 64, "width": 48, "hidden": 96, "heads": 3, "layers": 2}
@@ -60,11 +62,11 @@ def rows(bench: Bench) -> Work:
         return agree({"qkv": model(ids[:8])[0], "HF": reference(ids[:8], attention_mask=seen[:8]).last_hidden_state})
 
     def ours(stack: ExitStack, compiled: bool) -> Call:
-        if compiled and bench.compiles:
-            stack.enter_context(compiled_blocks(model))
         stack.enter_context(torch.inference_mode())
-        model.to(NARROW)
-        return lambda: model(ids)
+        chosen = in_precision(model, "bfloat16")
+        if compiled and bench.compiles:
+            compiled_for_answers(chosen)
+        return lambda: chosen(ids)
 
     def theirs(stack: ExitStack, compiled: bool) -> Call:
         stack.enter_context(torch.no_grad())
@@ -95,7 +97,7 @@ def sentences(bench: Bench, named: str, published: BertSizes) -> Work:
     lengths = drawn_lengths(bench.pick(TEXTS, 12), sizes.positions)
     draw = np.random.default_rng(3)
     texts = [" ".join(words[number] for number in draw.integers(len(words), size=each - 2)) for each in lengths]
-    encoder = qkv.load(folder, device=bench.device.type)
+    exact = qkv.load(folder, device=bench.device.type)
     fallback = SortedBatches(folder, bench)
     missing = absent("sentence_transformers")
     library = None if missing else _sentence_transformer(folder, bench)
@@ -108,7 +110,11 @@ def sentences(bench: Bench, named: str, published: BertSizes) -> Work:
     def agreement() -> str:
         few = texts[:64]
         others = {"HF": fallback.run(few)} if library is None else {"sentence-transformers": encode(few).cpu()}
-        return agree({"qkv": encoder.run(few), **others})
+        return agree({"qkv": exact.run(few), **others})
+
+    def ours(stack: ExitStack) -> Call:
+        encoder = qkv.load(folder, device=bench.device.type, precision="bfloat16")
+        return lambda: encoder.run(texts)
 
     def narrow(model: Any, call: Callable[[], object]) -> Make:
         def make(stack: ExitStack) -> Call:
@@ -129,7 +135,7 @@ def sentences(bench: Bench, named: str, published: BertSizes) -> Work:
         title=f"{named}, {len(texts):,} sentences of mixed lengths, {np.mean(lengths):.0f} tokens each",
         unit="sentences/s",
         amount=len(texts),
-        ours={"qkv": narrow(encoder.model, lambda: encoder.run(texts))},
+        ours={"qkv": ours},
         peers=peers,
         agreement=agreement,
         least=lambda most: most.seconds(flops=operations_of(sizes, head, lengths)),

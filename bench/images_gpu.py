@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from qkv.data.image_rows import ImageBatch
 from qkv.data.preprocessing import Normalise
+from qkv.generate.compiling import compiled as compiled_for_answers
 from qkv.models.head_choice import HeadChoice
 from qkv.models.vit import SIZES, ViTSizes
 from qkv.train.compiling import compiled_blocks
@@ -102,7 +103,7 @@ def inference(bench: Bench, size: str, goal: str, given: dict[str, float]) -> Wo
 
     def in_blocks(stack: ExitStack) -> Call:
         if bench.compiles:
-            stack.enter_context(compiled_blocks(pair.ours))
+            compiled_for_answers(pair.ours)
         return answering(pair.ours)(stack)
 
     def compiled(stack: ExitStack, mode: str | None) -> Call:

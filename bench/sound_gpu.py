@@ -20,9 +20,9 @@ from peers import Bench, Call, Work, agree, main
 from same_weights import NARROW, operations, ours_of, reference_of
 from torch import Tensor
 
+from qkv.generate.compiling import compiled as compiled_for_answers
 from qkv.models import ast, wav2vec2
 from qkv.models.head_choice import HeadChoice
-from qkv.train.compiling import compiled_blocks
 
 RATE, SECONDS, ROWS, CLASSES = 16_000, 10, 32, 527
 STACK = {"width": 48, "hidden": 96, "heads": 3, "layers": 2}
@@ -49,7 +49,7 @@ def hearing(
 
     def ours(stack: ExitStack, compiled: bool) -> Call:
         if compiled and bench.compiles:
-            stack.enter_context(compiled_blocks(model))
+            compiled_for_answers(model)
         stack.enter_context(torch.inference_mode())
         model.to(NARROW)
         given = given_to_us(sounds.to(NARROW))

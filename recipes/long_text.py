@@ -1,12 +1,14 @@
 """Which attention for long texts: one model, nine ways to attend, the same seconds for each.
 
     make corpora
-    python recipes/long_text.py --corpora corpora --out runs/long-text --length 4096 --seconds 7 --seeds 2
-    python recipes/long_text.py --corpora corpora --out runs/long-text --length 16384 --seconds 12
+    python recipes/long_text.py --corpora corpora --out runs/long-text --length 4096 --seconds 6 --seeds 2
+    python recipes/long_text.py --corpora corpora --out runs/long-text --length 16384 --seconds 10
     python recipes/compare_report.py runs/long-text
 
 Bytes of whole addresses to the Congress and whole novels, in rows of 4,096 or 16,384. Given again, a command goes on
-where it was stopped. Variants that cannot look back only are refused; what they say is kept for the page.
+where it was stopped: finished runs are kept, and one that was killed begins anew. With `--only dense,window:256` these
+variants alone are run, and stand beside those that are finished. Variants that cannot look back only are refused; what
+they say is kept for the page.
 """
 
 from __future__ import annotations
@@ -21,9 +23,10 @@ from typing import Annotated, Any
 import typer
 
 import qkv
-from qkv.api.comparing import AGAIN, SETTINGS
+from qkv.api.comparing import AGAIN, MEASURED, SETTINGS
+from qkv.api.comparison import FILE, Comparison
 from qkv.data.documents import read_documents
-from qkv.errors import QkvError
+from qkv.errors import QkvError, nearest_or_all
 from qkv.files import write_json
 from qkv.models.attention_choice import AttentionChoice
 from qkv.models.catalogue import build, find_family
@@ -37,14 +40,14 @@ def main(
     corpora: Annotated[Path, typer.Option(help="folder that `make corpora` filled")],
     out: Annotated[Path, typer.Option(help="folder for the comparisons, one for each length")],
     length: int = 4096,
-    seconds: float = 7.0,
+    seconds: float = 6.0,
     seeds: int = 1,
     tokens: Annotated[int, typer.Option(help="of a batch")] = 16_384,
     width: int = 512,
     layers: int = 6,
     learning_rate: float = 1e-3,
     warmup: int = 40,
-    evaluations: int = 6,
+    evaluations: int = 4,
     precision: str = "bfloat16",
     speeds: Annotated[str, typer.Option(help="lengths of which a step is timed, with commas")] = "",
     only: Annotated[str, typer.Option(help="names of variants, with commas; by default all")] = "",
@@ -53,9 +56,7 @@ def main(
 ) -> None:
     texts, valid = addresses_and_novels(corpora, most)
     out.mkdir(parents=True, exist_ok=True)
-    chosen = variants(length, width, layers)
-    if only:
-        chosen = [each for each in chosen if each.name in only.split(",")]
+    chosen = asked_for(variants(length, width, layers), only, out / str(length), seeds)
     sizes: dict[str, Any] = {"width": width, "hidden": round(width * 2.75), "heads": width // 64, "layers": layers}
     sizes |= {"key_value_heads": width // 64, "tied": True}
     common = qkv.Setup(
@@ -66,7 +67,8 @@ def main(
         batch_rows=max(1, tokens // length),
         precision=precision,
     )
-    settings = replace(SETTINGS, minutes=seconds / 60, evaluations=evaluations, device=device)
+    # A run of seconds is begun anew rather than saved on its way.
+    settings = replace(SETTINGS, minutes=seconds / 60, evaluations=evaluations, save_every=None, device=device)
     qkv.compare(
         texts,
         out / str(length),
@@ -78,9 +80,23 @@ def main(
         tokenizer=qkv.NewTokenizer("bytes"),
         length=length,
         speed_lengths=[int(each) for each in speeds.split(",") if each],
+        write=Comparison.save,  # `compare_report.py` draws it, where no GPU waits for that
     )
     write_json(out / "refused.json", refusals(common))
-    print(f"Written: {out / str(length) / 'page.html'}. To go on after a stop, {AGAIN}.")
+    print(f"Written: {out / str(length) / FILE}. To go on after a stop, {AGAIN}.")
+
+
+def asked_for(every: list[qkv.Variant], only: str, folder: Path, seeds: int) -> list[qkv.Variant]:
+    """All variants, or those of these names and the finished ones, in their order."""
+    names = [name for name in only.split(",") if name] or [each.name for each in every]
+    for name in names:
+        if name not in [each.name for each in every]:
+            raise QkvError(f"There is no variant {name}: {nearest_or_all(name, [each.name for each in every])}")
+
+    def finished(variant: qkv.Variant) -> bool:
+        return all((folder / variant.folder / str(seed) / MEASURED).exists() for seed in range(seeds))
+
+    return [each for each in every if each.name in names or finished(each)]
 
 
 def variants(length: int, width: int, layers: int) -> list[qkv.Variant]:

@@ -5,7 +5,9 @@ import torch
 
 from qkv.api.choices import NewTokenizer
 from qkv.api.language import stream, train_language_model
+from qkv.api.language_data import TextsInMemory
 from qkv.api.loading import load
+from qkv.api.texts_on_disk import corpus_of
 from qkv.api.training import read_result
 from qkv.data.plan import RowCount
 from qkv.errors import QkvError
@@ -22,6 +24,16 @@ HOW = {
     "batching": RowCount(4),
     "schedule": Constant(),
 }
+
+
+def test_texts_that_trainings_share_are_cut_once():
+    shared = TextsInMemory(DOCUMENTS, DOCUMENTS[:2], 0.5)
+    assert corpus_of(shared, None, 0.5) is shared
+    tokenizer = NewTokenizer("bytes").train(DOCUMENTS)
+    to_train, held_out = shared.cut(tokenizer)
+    assert (len(to_train), len(held_out)) == (len(DOCUMENTS), 2)
+    assert shared.cut(NewTokenizer("bytes").train(DOCUMENTS))[0] is to_train
+    assert shared.cut(NewTokenizer("characters").train(DOCUMENTS))[0] is not to_train
 
 
 @pytest.mark.parametrize("rows", [{}, {"rows": stream}])

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from qkv.cli.config_file import value_of, written
-from qkv.cli.main import app
+from qkv.cli.main import app_for
 from qkv.errors import QkvError
 from qkv.files import read_tensors
 from tests.api.corpus import DOCUMENTS
@@ -139,7 +139,7 @@ def test_every_task_takes_a_file() -> None:
     """And its groups hold every option that is not its own, so that each has a dotted name."""
     import typer.main
 
-    tasks = typer.main.get_command(app).commands["train"].commands  # type: ignore[attr-defined]
+    tasks = typer.main.get_command(app_for([])).commands["train"].commands  # type: ignore[attr-defined]
     assert len(tasks) >= 18
     for name, task in tasks.items():
         options = {each.name for each in task.params}

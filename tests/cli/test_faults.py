@@ -418,7 +418,7 @@ def test_too_little_memory_is_told(error: Exception, monkeypatch: pytest.MonkeyP
     def verb(*arguments: Any, **keywords: Any) -> None:
         raise error
 
-    monkeypatch.setattr("qkv.cli.main.app", verb)
+    monkeypatch.setattr("qkv.cli.main.app_for", lambda _: verb)
     refused(qkv("models"), "not enough memory")
 
 
@@ -426,6 +426,6 @@ def test_an_error_of_ours_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None
     def verb(*arguments: Any, **keywords: Any) -> None:
         raise RuntimeError("a mistake in the program")
 
-    monkeypatch.setattr("qkv.cli.main.app", verb)
+    monkeypatch.setattr("qkv.cli.main.app_for", lambda _: verb)
     with pytest.raises(RuntimeError, match="mistake"):
         main(["models"])

@@ -5,10 +5,17 @@ from qkv.generate.beam import beam_search
 from qkv.generate.decode import LengthLimit
 from qkv.generate.prepare import can_prepare, prepare
 from qkv.generate.straight import straight
-from qkv.generate.straight_memory import ONE, StraightBuckets, StraightCrossAttention, StraightPostNorm
+from qkv.generate.straight_memory import (
+    ONE,
+    StraightBuckets,
+    StraightCrossAttention,
+    StraightPostNorm,
+    StraightRMSNorm,
+)
 from qkv.parts.attention.attention import CrossAttention
 from qkv.parts.attention.visibility import Causal, Tokens
 from qkv.parts.context import Ledger
+from qkv.parts.norm import RMSNorm
 from qkv.parts.position import RelativeBuckets
 from tests.generate.models import sources
 from tests.models.small import small_model
@@ -77,6 +84,18 @@ def test_biases_of_a_step_are_those_of_the_whole_row():
         torch.testing.assert_close(step, buckets(Tokens(1, size - 1), row), atol=0, rtol=0)
     torch.testing.assert_close(kept(Tokens(5), Tokens(5)), buckets(Tokens(5), Tokens(5)))
     torch.testing.assert_close(kept(ONE, Tokens(5)), buckets(ONE, Tokens(5)))  # looks ahead: not the usual step
+
+
+@pytest.mark.parametrize("scale", [1e-8, 1e-3, 1.0, 1e6])
+@torch.no_grad()
+def test_a_norm_by_fewer_operations_is_the_norm(scale):
+    norm = RMSNorm(48)
+    norm.weight.normal_()
+    x = scale * torch.randn(3, 2, 48)
+    torch.testing.assert_close(StraightRMSNorm(norm)(x), norm(x), atol=1e-6, rtol=1e-5)
+    assert not StraightRMSNorm(norm)(torch.zeros(1, 1, 48)).any()
+    narrow = norm.to(torch.bfloat16)
+    torch.testing.assert_close(StraightRMSNorm(narrow)(x.bfloat16()), narrow(x.bfloat16()), atol=0, rtol=0)
 
 
 @torch.no_grad()

@@ -22,7 +22,7 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 pytestmark = [] if INTERPRETED else [pytest.mark.gpu]
 DEVICE = "cpu" if INTERPRETED else "cuda"
 WIDTH, HIDDEN, ROWS = 24, 40, 3
-CAPACITIES = [None, Capacity(4), Capacity(7), Capacity(factor=1.0), Capacity(factor=2.0)]
+CAPACITIES = [None, Capacity(4), Capacity(factor=1.0)]
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def answers(model: Mixture, x: Tensor) -> list[Tensor]:
 
 
 @pytest.mark.parametrize("capacity", CAPACITIES, ids=str)
-@pytest.mark.parametrize(("slots", "count"), [(1, 2), (13, 4), (40, 8), (300, 5), (520, 8)])
+@pytest.mark.parametrize(("slots", "count"), [(1, 2), (13, 4), (300, 5), (520, 8)])
 def test_a_layer_is_what_torch_computes(
     slots: int, count: int, capacity: Capacity | None, programs: pytest.MonkeyPatch
 ) -> None:

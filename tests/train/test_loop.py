@@ -279,6 +279,18 @@ def test_the_last_checkpoints_are_averaged_and_evaluated(tmp_path: Path) -> None
     assert "3 checkpoints" in result.weights
 
 
+def test_the_last_weights_are_evaluated_once(tmp_path: Path) -> None:
+    figures = iter(range(10))
+    _, model, _ = train_tiny(
+        tmp_path / "run", average=1, evaluations=2, evaluate=lambda _: {"loss": float(next(figures))}
+    )
+    assert [each["figures"]["loss"] for each in records(tmp_path / "run", "evaluation")] == [0.0, 1.0]
+    assert records(tmp_path / "run", "final")[0]["figures"] == {"loss": 1.0}
+    checkpoints = open_run(tmp_path / "run", resume=True).checkpoints
+    last = checkpoints.read(checkpoints.steps()[-1]).model
+    assert all(torch.equal(parameter, last[name]) for name, parameter in model.named_parameters())
+
+
 def test_a_damaged_checkpoint_is_left_out_of_the_average_with_a_message(tmp_path: Path) -> None:
     train_tiny(tmp_path / "run", save_every=2, average=3)
     file = tmp_path / "run" / "checkpoints" / "step-00000008" / "model.safetensors"

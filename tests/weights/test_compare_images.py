@@ -7,7 +7,7 @@ import torch
 from transformers import CLIPConfig, CLIPTextConfig, DeiTConfig, ViTConfig
 from typer.testing import CliRunner
 
-from qkv.cli.main import app
+from qkv.cli.main import app_for
 from qkv.errors import QkvError
 from qkv.weights.certify import certify, compare_models
 from qkv.weights.compare import settings_for
@@ -69,7 +69,7 @@ def test_what_cannot_be_compared_yet_says_so(family, kind, tmp_path):
 
 def test_the_command_line_shows_sizes_of_pictures(tmp_path):
     save_model(small_model("vit", "classification"), tmp_path)
-    result = CliRunner().invoke(app, ["certify", str(tmp_path)])
+    result = CliRunner().invoke(app_for(["certify"]), ["certify", str(tmp_path)])
     assert result.exit_code == 0, result.output
     assert "up to 18 pixels" in result.output
     assert "18×12" in result.output

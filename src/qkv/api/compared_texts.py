@@ -6,10 +6,10 @@ from pathlib import Path
 import torch
 
 from qkv.api.choices import NewTokenizer
+from qkv.api.language_data import TextsInMemory
 from qkv.api.runs import VALIDATION_TOKENS
 from qkv.api.texts import chosen_tokenizer, fingerprint_of_texts, held_out
 from qkv.data.batches import ordered_batches
-from qkv.data.documents import Documents
 from qkv.data.packing import LanguageBatch, stream
 from qkv.data.reading_tokenizer import for_writing
 from qkv.data.tokenizer import TextTokenizer
@@ -33,6 +33,7 @@ class ComparedTexts:
         self.to_train, self.to_validate = held_out(texts, valid, hold_out)
         if not self.to_validate:
             raise QkvError("A comparison needs held-out text to compare on: give some, or a share to hold out.")
+        self.shared = TextsInMemory(self.to_train, self.to_validate, 0.0)  # cut once for all runs
         self.fingerprint = fingerprint_of_texts([*self.to_train, *self.to_validate])
         file = folder / TOKENIZER_FILE
         known = file.exists() and not begin_anew
@@ -47,7 +48,7 @@ class ComparedTexts:
 
     def held_out_batches(self, length: int) -> Iterator[LanguageBatch]:
         """The rows that every run validates on."""
-        documents = Documents.from_texts(self.to_validate, self.cutter)
+        _, documents = self.shared.cut(self.cutter)
         start = self.cutter.start if self.cutter.has("start") else None
         rows = stream(documents, length, end=self.cutter.end, start=start)
         for _, batch in ordered_batches(rows, max(VALIDATION_TOKENS, length)):

@@ -7,7 +7,7 @@ cannot tell packed documents apart is compared with others fairly.
 import gc
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,7 @@ from qkv.models.head_choice import HeadChoice
 from qkv.models.text_model import TextModel
 from qkv.train.by_context import bits_by_context
 from qkv.train.cost.prediction import Cost, predict
+from qkv.train.cost.profile import find_profile
 from qkv.train.objectives.expert_losses import with_expert_losses
 from qkv.train.objectives.language import LanguageLoss
 from qkv.train.rehearsal import rehearse, step_speed
@@ -63,12 +64,14 @@ def compare(
     speed_lengths: Sequence[int] = (),
     reporter: Callable[[], Reporter] = partial(Reporter, to_go_on=AGAIN),  # noqa: B008 (never changed)
     overwrite: bool = False,
+    write: Callable[[Comparison, Path], None] | None = None,
 ) -> Comparison:
     """Train every variant with every seed within the budget of `settings`, and write what came of it into `folder`.
 
     The others are measured against the first variant. A run that is finished is kept when the same comparison is asked
     for again, and one that was stopped goes on; seeds and variants may be added. A variant that cannot be trained is
-    told before anything is. With `speed_lengths` a training step is timed on rows of each of these lengths too.
+    told before anything is. With `speed_lengths` a training step is timed on rows of each of these lengths too. `write`
+    leaves the comparison in the folder: by default its figures, a table, a page and pictures.
     """
     check_variants(variants)
     for name, value in (("seeds", seeds), ("length", length), *(("speed length", each) for each in speed_lengths)):
@@ -87,7 +90,7 @@ def compare(
         speeds = [work.speed(variant, each) for each in speed_lengths]
         outcomes.append(Outcome(variant.name, work.setup(variant).described(), tuple(runs), tuple(speeds)))
     comparison = Comparison(work.about(), tuple(outcomes))
-    write_comparison(comparison, folder)
+    (write or write_comparison)(comparison, folder)
     return comparison
 
 
@@ -166,8 +169,6 @@ class _Work:
         run = self._measured(writer, setup, seed, records_of(place))
         del writer
         self._clear()
-        if self.device.type == "cuda":  # of steps alone: evaluation holds memory of its own
-            run = replace(run, peak_memory=self.speed(variant, self.length).peak_memory)
         write_into(place, MEASURED, asdict(run))
         return run
 
@@ -194,10 +195,10 @@ class _Work:
         return speed
 
     def _train(self, setup: Setup, seed: int, place: Path) -> TextWriter:
+        cost = self._cost(setup)
         return train_language_model(
-            self.data.to_train,
+            self.data.shared,
             place,
-            valid=self.data.to_validate,
             tokenizer=self.data.tokenizer,
             family=setup.family,
             sizes=setup.sizes,
@@ -208,7 +209,8 @@ class _Work:
             settings=setup.settings(self.settings, seed),
             optimizer=setup.optimizer,
             schedule=setup.schedule(),
-            flops_per_token=self._cost(setup).flops / self._cost(setup).counted,
+            flops_per_token=cost.flops / cost.counted,
+            foretold=None if cost.seconds is None else cost,
             reporter=self.reporter(),
             resume=(place / "run.json").exists() and not self.overwrite,
             overwrite=self.overwrite,
@@ -221,12 +223,14 @@ class _Work:
             contexts = bits_by_context(writer.model, self.data.held_out_batches(self.length), self.length)
         final = next(record for record in reversed(records) if record["kind"] == "final")
         costs = ("step", "tokens", "flops", "seconds")
+        # On a GPU what steps held at most, without evaluations; on a CPU that cannot be told from what others hold.
+        memory = final.get("peak_memory") if self.device.type == "cuda" else self._cost(setup).memory.total
         return Run(
             seed=seed,
             parameters=parameters_of(writer.model),
             **{cost: final[cost] for cost in costs},
             bits_per_byte=final["figures"]["bits_per_byte"],
-            peak_memory=self._cost(setup).memory.total,
+            peak_memory=memory,
             moments=tuple(
                 Moment(**{cost: each[cost] for cost in costs}, bits_per_byte=each["figures"]["bits_per_byte"])
                 for each in records
@@ -238,21 +242,24 @@ class _Work:
     def _rehearse(self, setup: Setup) -> None:
         """A step as training will take it."""
         setup.schedule()
-        self._cost(setup)
         model = self._new_model(setup, self.length)
+        self._cost(setup, model)
         setup.optimizer(model)
         batch = self.data.random_rows(setup.batch_rows, self.length)
         rehearse(model, with_expert_losses(model, LanguageLoss()), batch, setup.settings(self.settings))
         del model
         self._clear()
 
-    def _cost(self, setup: Setup) -> Cost:
+    def _cost(self, setup: Setup, model: TextModel | None = None) -> Cost:
         """Of a step, as this device computes it: of tiles that are skipped no operations are counted."""
         key = json.dumps(setup.described(), sort_keys=True)
         if key in self.costs:
             return self.costs[key]
-        model, batch = self._new_model(setup, self.length), self.data.random_rows(setup.batch_rows, self.length)
-        how: dict[str, Any] = {"place": self.device, "profile": None, "device": str(self.device)}
+        model = model or self._new_model(setup, self.length)
+        batch = self.data.random_rows(setup.batch_rows, self.length)
+        # Of a GPU the times are told too, where it was measured: a training would tell them once more.
+        profile = find_profile(str(self.device)) if self.device.type == "cuda" else None
+        how: dict[str, Any] = {"place": self.device, "profile": profile, "device": str(self.device)}
         objective, settings = with_expert_losses(model, LanguageLoss()), setup.settings(self.settings)
         self.costs[key] = predict(model, objective, batch, settings, optimizer=setup.optimizer, **how)
         return self.costs[key]

@@ -9,7 +9,7 @@ import torch
 from qkv.api.attention import Attention, with_attention
 from qkv.api.choices import NewTokenizer, Sizes
 from qkv.api.distilling import Distillation
-from qkv.api.language_data import HowRows, LanguageData
+from qkv.api.language_data import HowRows, LanguageData, TextsInMemory
 from qkv.api.runs import MakeOptimizer, check_folder, parameters_of, run_training, validation
 from qkv.api.streamed_texts import StreamedTexts
 from qkv.api.texts import about_model, chosen_tokenizer, new_text_model
@@ -26,6 +26,7 @@ from qkv.models.attention_choice import AttentionChoice
 from qkv.models.catalogue import attention_of
 from qkv.models.head_choice import HeadChoice
 from qkv.models.text_model import TextModel
+from qkv.train.cost.prediction import Cost
 from qkv.train.flops import flops_per_counted_token
 from qkv.train.objectives.language import LanguageLoss
 from qkv.train.objectives.loss import Objective
@@ -40,7 +41,7 @@ Rows = Callable[..., LanguageRows]  # pack or stream
 
 
 def train_language_model(
-    texts: Sequence[str] | StreamedTexts,
+    texts: Sequence[str] | StreamedTexts | TextsInMemory,
     folder: Path | str,
     *,
     valid: Sequence[str] | None = None,
@@ -60,6 +61,7 @@ def train_language_model(
     schedule: Schedule = Cosine(warmup=100, floor=0.1),  # noqa: B008 (frozen)
     evaluate: Callable[[TextWriter], Mapping[str, float]] | None = None,
     flops_per_token: float | None = None,
+    foretold: Cost | None = None,
     reporter: Reporter | None = None,
     resume: bool = False,
     overwrite: bool = False,
@@ -72,7 +74,8 @@ def train_language_model(
     `tokenizer` that is given or that tokenised texts came from. With `model` a loaded one is trained further, with its
     own tokenizer and no new sizes. With an `attention` that one stands in place of the model's own, and with `distil` a
     teacher is learned from beside the texts. Every evaluation measures perplexity and bits per byte on held-out
-    documents. Operations are counted as if every token saw its whole row, unless `flops_per_token` says better.
+    documents. Operations are counted as if every token saw its whole row, unless `flops_per_token` says better; what a
+    step costs is told beforehand from its shapes, unless it is `foretold`.
     """
     folder, say = Path(folder), (reporter or Reporter()).say
     choice = AttentionChoice.of(attention)
@@ -119,6 +122,7 @@ def train_language_model(
         schedule=schedule,
         evaluate=validation(writer, LanguageLoss(), data.valid, evaluate),
         flops_per_token=flops_per_token or flops_per_counted_token(network, objective, data.typical),
+        foretold=foretold,
         leave=partial(_leave, cutter, data),
         reporter=reporter,
         resume=resume,

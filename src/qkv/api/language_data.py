@@ -57,10 +57,11 @@ class Corpus(Protocol):
 
 
 class TextsInMemory:
-    """Texts, each a document, of which some are held out."""
+    """Texts, each a document, of which some are held out. Several trainings may share them: they are cut once."""
 
     def __init__(self, texts: Sequence[str], valid: Sequence[str] | None, hold_out: float) -> None:
         self.to_train, self.to_validate = held_out(texts, valid, hold_out)
+        self._cut: tuple[str, Documents, Documents] | None = None  # by which tokenizer, to train on, held out
 
     def tokenizer(self, chosen: NewTokenizer | TextTokenizer | None) -> NewTokenizer | TextTokenizer:
         return chosen or NEW
@@ -68,15 +69,22 @@ class TextsInMemory:
     def to_learn_from(self, say: Callable[[str], None]) -> Sequence[str]:
         return self.to_train
 
+    def cut(self, tokenizer: TextTokenizer) -> tuple[Documents, Documents]:
+        """(to train on, held out) as tokens; those of the last tokenizer are kept."""
+        name = tokenizer.fingerprint()
+        if self._cut is None or self._cut[0] != name:
+            self._cut = name, *(Documents.from_texts(each, tokenizer) for each in (self.to_train, self.to_validate))
+        return self._cut[1:]
+
     def data(self, tokenizer: TextTokenizer, how: HowRows, say: Callable[[str], None]) -> LanguageData:
-        documents = Documents.from_texts(self.to_train, tokenizer)
+        documents, validated = self.cut(tokenizer)
         first = how.make(documents, seed=how.seed)
         batches = Batches(
             lambda epoch: first if epoch == 0 else how.make(documents, seed=how.seed + epoch),
             how.batching,
             seed=how.seed,
         )
-        valid = how.make(Documents.from_texts(self.to_validate, tokenizer), seed=0) if self.to_validate else None
+        valid = how.make(validated, seed=0) if self.to_validate else None
         return LanguageData(
             batches,
             valid,

@@ -2,58 +2,54 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from qkv.data.gguf_tokenizer import tokenizer_of_gguf
-from qkv.data.preprocessing_files import read_preprocessing
 from qkv.data.published_tokenizer import read_tokenizer, read_tokenizers
-from qkv.data.splitting import split_by
-from qkv.data.tokenizer import TextTokenizer
 from qkv.errors import QkvError
 from qkv.files import read_json
-from qkv.generate.detect import Detector
-from qkv.generate.image_readers import use_of_images
-from qkv.generate.image_text import ImageTextReader
-from qkv.generate.keypoints import KeypointFinder
-from qkv.generate.language import TextWriter, read_ends
-from qkv.generate.reader import TextReader
-from qkv.generate.readers import (
-    Answerer,
-    Classifier,
-    MaskFiller,
-    Rater,
-    SentenceEncoder,
-    StateReader,
-    Tagger,
-    rates,
-)
-from qkv.generate.sound_readers import use_of_sounds
-from qkv.generate.text import TextToText, kept_files
-from qkv.generate.transcribe import Transcriber
-from qkv.generate.zero_shot import Describer
 from qkv.models.catalogue import find_family
-from qkv.models.detection_model import DetectionModel
 from qkv.models.head_choice import HeadChoice
-from qkv.models.image_model import ImageModel
-from qkv.models.image_text_model import ImageTextModel
-from qkv.models.sequence_to_sequence import SequenceToSequence
-from qkv.models.sound_model import SoundModel
 from qkv.models.text_model import TextModel
+from qkv.models.when_asked import WhenAsked
 from qkv.train.settings import TrainSettings
-from qkv.weights.gguf import read_gguf
 from qkv.weights.hub import local_folder
 from qkv.weights.load import load_model
 from qkv.weights.save import CONFIG_FILE
 from qkv.weights.sentence_folder import is_sentence_folder, read_sentence_folder, read_text_settings
 
+if TYPE_CHECKING:
+    from qkv.data.tokenizer import TextTokenizer
+    from qkv.generate.reader import TextReader
+    from qkv.generate.text import TextToText
+    from qkv.models.sequence_to_sequence import SequenceToSequence
+
+# What uses a model is opened once it is known what kind of model it is: the others would be waited for in vain.
 SPARE = 127  # published vocabularies are often rounded up to a multiple of 128
 
-USES: dict[str, type[TextReader]] = {
-    kind: use
-    for use in (TextWriter, MaskFiller, Classifier, Tagger, Answerer, SentenceEncoder, Describer, StateReader)
-    for kind in use.kinds
-}
+
+def _in_file(kind: str, place: tuple[str, str]) -> type[TextReader]:
+    file, name = place
+    found: type[TextReader] = getattr(import_module(f"qkv.generate.{file}"), name)
+    return found
+
+
+USES = WhenAsked(
+    {
+        "language": ("language", "TextWriter"),
+        "masked": ("readers", "MaskFiller"),
+        "pretraining": ("readers", "MaskFiller"),
+        "classification": ("readers", "Classifier"),
+        "tokens": ("readers", "Tagger"),
+        "spans": ("readers", "Answerer"),
+        "embedding": ("readers", "SentenceEncoder"),
+        "projection": ("zero_shot", "Describer"),
+        "states": ("readers", "StateReader"),
+        "pooled": ("readers", "StateReader"),
+    },
+    _in_file,
+)
 
 
 def load(
@@ -90,14 +86,41 @@ def load(
         from qkv.generate.compiling import compiled
 
         model = compiled(model)
-    if split is not None and not isinstance(model, TextModel):
-        raise QkvError(f"The texts of {folder} cannot be split by {split}: only models of one row of text can.")
-    if isinstance(model, TextModel) and model.head_choice.kind == "embedding":
-        return SentenceEncoder(model, tokenizer_of(folder, split), *read_text_settings(folder))
-    if isinstance(model, TextModel) and model.head_choice.kind in TextWriter.kinds:
-        return TextWriter(model, tokenizer_of(folder, split), read_ends(folder))
     if isinstance(model, TextModel):
-        return use_of(model, tokenizer_of(folder, split))
+        return _reader(folder, model, split)
+    if split is not None:
+        raise QkvError(f"The texts of {folder} cannot be split by {split}: only models of one row of text can.")
+    if find_family(model.family).reads == "text":
+        return _translator(folder, model)
+    return _use_of_pictures_or_sounds(folder, model)
+
+
+def _reader(folder: Path, model: TextModel, split: str | None) -> TextReader:
+    """A model of one row of text with its tokenizer, and with what else its folder says."""
+    if model.head_choice.kind == "embedding":
+        from qkv.generate.readers import SentenceEncoder
+
+        return SentenceEncoder(model, tokenizer_of(folder, split), *read_text_settings(folder))
+    if model.head_choice.kind == "language":
+        from qkv.generate.language import TextWriter, read_ends
+
+        return TextWriter(model, tokenizer_of(folder, split), read_ends(folder))
+    return use_of(model, tokenizer_of(folder, split))
+
+
+def _use_of_pictures_or_sounds(folder: Path, model: Any) -> Any:
+    from qkv.data.preprocessing_files import read_preprocessing
+    from qkv.generate.detect import Detector
+    from qkv.generate.image_readers import use_of_images
+    from qkv.generate.image_text import ImageTextReader
+    from qkv.generate.keypoints import KeypointFinder
+    from qkv.generate.sound_readers import use_of_sounds
+    from qkv.generate.transcribe import Transcriber
+    from qkv.models.detection_model import DetectionModel
+    from qkv.models.image_model import ImageModel
+    from qkv.models.image_text_model import ImageTextModel
+    from qkv.models.sequence_to_sequence import SequenceToSequence
+
     if isinstance(model, DetectionModel):
         return Detector(model, read_preprocessing(folder))
     if isinstance(model, ImageModel) and model.head_choice.kind == "keypoints":
@@ -106,15 +129,15 @@ def load(
         return use_of_images(model, read_preprocessing(folder))
     if isinstance(model, ImageTextModel):
         return ImageTextReader(model, tokenizer_of(folder), read_preprocessing(folder))
-    if isinstance(model, SequenceToSequence) and model.source_vocabulary is None:
+    if isinstance(model, SequenceToSequence):
         return Transcriber.of_folder(folder, model)
-    if isinstance(model, SoundModel | ImageModel):
-        return use_of_sounds(model, folder)
-    return _translator(folder, model)
+    return use_of_sounds(model, folder)
 
 
 def use_of(model: TextModel, tokenizer: TextTokenizer) -> TextReader:
     """What a model with this head is used by."""
+    from qkv.generate.readers import Rater, rates
+
     if rates(model):
         return Rater(model, tokenizer)
     return USES[model.head_choice.kind](model, tokenizer)
@@ -123,7 +146,11 @@ def use_of(model: TextModel, tokenizer: TextTokenizer) -> TextReader:
 def tokenizer_of(place: Path, split: str | None = None) -> TextTokenizer:
     """The tokenizer of a text model's folder; of a single file the one it holds, or the one that stands beside it."""
     found = _tokenizer_of(place)
-    return found if split is None else split_by(found, split)
+    if split is None:
+        return found
+    from qkv.data.splitting import split_by
+
+    return split_by(found, split)
 
 
 def _tokenizer_of(place: Path) -> TextTokenizer:
@@ -131,12 +158,17 @@ def _tokenizer_of(place: Path) -> TextTokenizer:
         return read_tokenizer(place)
     with place.open("rb") as stream:
         if stream.read(4) == b"GGUF":
+            from qkv.data.gguf_tokenizer import tokenizer_of_gguf
+            from qkv.weights.gguf import read_gguf
+
             return tokenizer_of_gguf(read_gguf(place).metadata)
     return read_tokenizer(place.parent)
 
 
 def _translator(folder: Path, model: SequenceToSequence) -> TextToText:
     """An encoder-decoder with its tokenizers; published ones say in their configuration what outputs begin with."""
+    from qkv.generate.text import TextToText, kept_files
+
     config = read_json(folder / CONFIG_FILE)
     if "model_type" not in config:
         return TextToText.of_folder(folder, model)

@@ -16,6 +16,7 @@ from qkv.data.rows import Rows
 from qkv.errors import QkvError
 from qkv.train.adapt.lora import adaptations, merge, merged
 from qkv.train.adjust import Adjust
+from qkv.train.cost.prediction import Cost
 from qkv.train.evaluation import Measure, ValidationLoss
 from qkv.train.find_rate import FindRate, RateFound
 from qkv.train.loop import train
@@ -71,6 +72,7 @@ def run_training(
     schedule: Schedule,
     evaluate: Callable[[nn.Module], Mapping[str, float]] | None = None,
     flops_per_token: FlopCount = 0.0,
+    foretold: Cost | None = None,
     adjust: Adjust | None = None,
     leave: Callable[[Path], None] | None = None,
     reporter: Reporter | None = None,
@@ -118,6 +120,7 @@ def run_training(
             schedule=schedule,
             evaluate=evaluate,
             flops_per_token=flops_per_token,
+            foretold=foretold,
             adjust=adjust,
             reporter=reporter,
             team=team,

@@ -29,8 +29,12 @@ SHARDS_FILE = "shards.json"  # in a run folder: which shards there were, and wha
 CHANGES_SHOWN = 5
 
 
-def corpus_of(texts: Sequence[str] | StreamedTexts, valid: Sequence[str] | None, hold_out: float) -> Corpus:
-    """The texts of a training, of which some are held out."""
+def corpus_of(
+    texts: Sequence[str] | StreamedTexts | TextsInMemory, valid: Sequence[str] | None, hold_out: float
+) -> Corpus:
+    """The texts of a training, of which some are held out; those that several trainings share are divided already."""
+    if isinstance(texts, TextsInMemory):
+        return texts
     if isinstance(texts, StreamedTexts):
         return TextsOnDisk(texts, valid, hold_out)
     return TextsInMemory(texts, valid, hold_out)

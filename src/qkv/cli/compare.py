@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from qkv.cli.config_file import TYPED
 from qkv.cli.groups import with_groups
+from qkv.cli.process import TYPED
 from qkv.cli.train_corpus import CorpusOptions, read_corpus
 from qkv.errors import QkvError, nearest_or_all
 

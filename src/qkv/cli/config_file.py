@@ -7,7 +7,6 @@ import shlex
 import sys
 import tomllib
 from collections.abc import Mapping, Sequence
-from contextvars import ContextVar
 from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,10 +14,10 @@ from typing import Annotated, Any
 import typer
 
 from qkv.cli.groups import Command, groups_of
+from qkv.cli.process import TYPED
 from qkv.cli.train_ranks import going_on, started
 from qkv.errors import QkvError, nearest_or_all
 
-TYPED: ContextVar[Sequence[str] | None] = ContextVar("typed", default=None)  # the command line, from `qkv` on
 OF_A_SESSION = ("config", "resume", "overwrite")  # what is said of one start of a run, and not of the run
 COMMAND = "command"
 STANDARD_INPUT = "-"

@@ -3,46 +3,59 @@
 import sys
 import warnings
 from collections.abc import Sequence
-from typing import Annotated, Any
+from importlib import import_module
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from qkv.cli.certify import certify
-from qkv.cli.compare import compare
-from qkv.cli.config_file import TYPED
-from qkv.cli.consolidate import consolidate
-from qkv.cli.cost import cost
-from qkv.cli.export import convert, export
-from qkv.cli.layers import layers
-from qkv.cli.look import look
-from qkv.cli.models import models
-from qkv.cli.run import run
-from qkv.cli.runs import runs
-from qkv.cli.tokenize import tokenize
-from qkv.cli.train import train
+from qkv.cli.process import ALONE, TYPED, ending
 from qkv.cli.train_ranks import hush, rank
 from qkv.errors import QkvError, QkvWarning
 
-app = typer.Typer(
-    name="qkv",
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,  # plain help: what it shows can be copied
-    pretty_exceptions_enable=False,
-)
-app.add_typer(train, name="train", short_help="Train a model on your own data.")
-app.command("tokenize", short_help="Cut a corpus larger than memory into tokens, before it is trained on.")(tokenize)
-app.command("run", short_help="Give a model its input, get its output.")(run)
-app.command("look", short_help="Draw where a model looks while it writes.")(look)
-app.command("layers", short_help="Draw what each layer of a training run did.")(layers)
-app.command("runs", short_help="List, compare and draw what was trained.")(runs)
-app.command("consolidate", short_help="Make a checkpoint the model of its run.")(consolidate)
-app.command("compare", short_help="Train variants within one budget and draw them side by side.")(compare)
-app.command("cost", short_help="Tell what a training will take before it is started.")(cost)
-app.command("export", short_help="Write a model as the reference library opens it.")(export)
-app.command("convert", short_help="Rewrite old or other model files as a published folder.")(convert)
-app.command("certify", short_help="Compare a model with the reference library.")(certify)
-app.command("models", short_help="List families, sizes and parameter counts.")(models)
+
+class Verb(NamedTuple):
+    """One command: its summary, and the file it is in, where it has its name."""
+
+    summary: str
+    file: str
+
+
+VERBS = {
+    "train": Verb("Train a model on your own data.", "train"),
+    "tokenize": Verb("Cut a corpus larger than memory into tokens, before it is trained on.", "tokenize"),
+    "run": Verb("Give a model its input, get its output.", "run"),
+    "look": Verb("Draw where a model looks while it writes.", "look"),
+    "layers": Verb("Draw what each layer of a training run did.", "layers"),
+    "runs": Verb("List, compare and draw what was trained.", "runs"),
+    "consolidate": Verb("Make a checkpoint the model of its run.", "consolidate"),
+    "compare": Verb("Train variants within one budget and draw them side by side.", "compare"),
+    "cost": Verb("Tell what a training will take before it is started.", "cost"),
+    "export": Verb("Write a model as the reference library opens it.", "export"),
+    "convert": Verb("Rewrite old or other model files as a published folder.", "export"),
+    "certify": Verb("Compare a model with the reference library.", "certify"),
+    "models": Verb("List families, sizes and parameter counts.", "models"),
+}
+
+
+def app_for(arguments: Sequence[str]) -> typer.Typer:
+    """The command with its verbs; with one of them alone where that one is asked for, and only its file is opened."""
+    app = typer.Typer(
+        name="qkv",
+        no_args_is_help=True,
+        add_completion=False,
+        rich_markup_mode=None,  # plain help: what it shows can be copied
+        pretty_exceptions_enable=False,
+    )
+    app.callback()(every_verb)
+    asked = arguments[0] if arguments else ""
+    for name, verb in VERBS.items():
+        if name == asked or asked not in VERBS:
+            found = getattr(import_module(f"qkv.cli.{verb.file}"), name)
+            if isinstance(found, typer.Typer):
+                app.add_typer(found, name=name, short_help=verb.summary)
+            else:
+                app.command(name, short_help=verb.summary)(found)
+    return app
 
 
 def print_version(wanted: bool) -> None:
@@ -53,7 +66,6 @@ def print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def every_verb(
     version: Annotated[
         bool, typer.Option("--version", help="Print the version and stop.", callback=print_version, is_eager=True)
@@ -74,11 +86,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     `certify` has a code of its own: 1 where answers differ.
     """
     hush()
+    ALONE.set(arguments is None)
+    typed = sys.argv[1:] if arguments is None else list(arguments)
+    TYPED.set(["qkv", *typed])
     try:
         with warnings.catch_warnings():
             warnings.showwarning = tell
-            TYPED.set(["qkv", *(sys.argv[1:] if arguments is None else arguments)])
-            code = app(arguments, prog_name="qkv", standalone_mode=False)  # the code of a typer.Exit, else None
+            code = app_for(typed)(typed, prog_name="qkv", standalone_mode=False)  # the code of a typer.Exit, else None
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
     except UsageError as error:
@@ -91,6 +105,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not isinstance(error, MemoryError) and not any(words in str(error) for words in NO_MEMORY):
             raise
         return complain("There is not enough memory for this: take a smaller model, shorter texts or smaller batches.")
+    finally:
+        ending()
     return code or 0
 
 

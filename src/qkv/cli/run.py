@@ -9,6 +9,7 @@ import typer
 
 from qkv.cli.groups import flag, given, with_groups
 from qkv.cli.inputs import Input, InputOptions, read_inputs, text_or_file
+from qkv.cli.process import opening
 from qkv.cli.run_images import (
     IMAGES_AT_ONCE,
     ClassOptions,
@@ -142,14 +143,15 @@ def run(
       echo tag | qkv run runs/words --beams 4 --n-best 2
       qkv run runs/verses 'And God' 'In the' --max-tokens 20 --temperature 0.8 --seed 1
     """
-    from qkv.api.loading import load
-
     texts = texts or []
     contexts = [each if inputs.source else text_or_file(each) for each in reading.context or []]
     if reading.second and contexts:
         raise QkvError("--second belongs to a classifier and --context to an answerer: give one of the two.")
     found = read_inputs(texts, inputs, reading.second or contexts)
-    loaded = load(model, device, split=reading.split, precision=precision, compile=compile)
+    with opening():
+        from qkv.api.loading import load
+
+        loaded = load(model, device, split=reading.split, precision=precision, compile=compile)
     kind = KINDS.get(type(loaded).__name__)
     if kind is None:
         raise QkvError(f"{model} does not read text: qkv run is for models of text.")

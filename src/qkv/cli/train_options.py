@@ -96,8 +96,10 @@ class AdaptOptions:
 
 def settings_of(run: RunOptions, watch: str | None = None) -> "TrainSettings":
     """The settings of a training; with `watch`, a figure of which more is better decides which weights are kept."""
+    from qkv.train.deterministic import fix_workspace
     from qkv.train.settings import TrainSettings
 
+    fix_workspace(run.deterministic)
     settings = TrainSettings(
         steps=run.steps,
         minutes=5.0 if run.steps is None and run.minutes is None else run.minutes,

@@ -29,8 +29,7 @@ from qkv.generate.shape import Forbidden, NotBefore, Shaper
 from qkv.generate.strategy import Greedy, Job, Strategy
 from qkv.models.text_model import TextModel
 from qkv.parts.embed import check_ids
-from qkv.weights.export import GENERATION_FILE
-from qkv.weights.save import CONFIG_FILE
+from qkv.weights.save import CONFIG_FILE, GENERATION_FILE
 
 Prompt = str | Sequence[int] | Sequence[Message]  # a text, token ids, or a conversation
 END_KEY = "eos_token_id"  # as published folders spell it

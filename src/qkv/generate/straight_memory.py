@@ -1,4 +1,4 @@
-"""The usual step of decoding from a source without detours: cross-attention, and norms that come after, biases.
+"""The usual step of decoding without detours, of models that read a source: cross-attention, other norms, a bias.
 
 Beside `straight`, which says what this is for and what the usual step is.
 
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from qkv.parts.attention.attention import CrossAttention
 from qkv.parts.attention.visibility import Everything, NotPadding, Tokens
 from qkv.parts.context import Context
+from qkv.parts.norm import RMSNorm
 from qkv.parts.position import RelativeBuckets
 from qkv.parts.residual import PostNorm
 
@@ -72,6 +73,23 @@ class StraightPostNorm(nn.Module):
         return y
 
 
+class StraightRMSNorm(nn.Module):
+    """x √d w / √(‖x‖² + dε): torch makes twice as many small operations of a norm by the root mean square."""
+
+    def __init__(self, whole: RMSNorm) -> None:
+        super().__init__()
+        self.whole = whole
+        width = len(whole.weight)
+        self._weight = whole.weight.detach() * width**0.5
+        self._least = torch.tensor((width * whole.epsilon) ** 0.5)
+
+    def forward(self, x: Tensor, ctx: Context | None = None) -> Tensor:
+        if x.dtype != torch.float32 or self._weight.dtype != torch.float32:
+            return self.whole.forward(x, ctx)
+        length = torch.linalg.vector_norm(x, dim=-1, keepdim=True).hypot_(self._least)  # [b s 1]
+        return (x / length).mul_(self._weight)
+
+
 class StraightBuckets(nn.Module):
     """The biases of a token that looks back: a stretch of those for the longest row so far."""
 
@@ -96,4 +114,6 @@ def straight_of_source(module: nn.Module) -> nn.Module | None:
         return StraightCrossAttention(module)
     if type(module) is PostNorm:
         return StraightPostNorm(module)
+    if type(module) is RMSNorm:
+        return StraightRMSNorm(module)
     return StraightBuckets(module) if type(module) is RelativeBuckets else None

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from qkv.errors import QkvError, nearest_or_all
-from qkv.models.attention_choice import AttentionChoice
 from qkv.models.families import FAMILIES as FAMILIES
 from qkv.models.family import Family
 from qkv.models.head_choice import HeadChoice
 from qkv.models.unfilled import Unfilled
 
 if TYPE_CHECKING:
+    from qkv.models.attention_choice import AttentionChoice
     from qkv.models.detection_model import DetectionModel
     from qkv.models.image_model import ImageModel
     from qkv.models.image_text_model import ImageTextModel

@@ -23,7 +23,7 @@ class Memory:
     tokens: Tokens
 
     def select(self, rows: Tensor) -> Memory:
-        return Memory(self.states[rows], self.tokens.select(rows))
+        return Memory(self.states.index_select(0, rows), self.tokens.select(rows))
 
 
 class SequenceToSequence(nn.Module, ABC):

@@ -16,19 +16,19 @@ class WhenAsked(Mapping[str, Value], Generic[Home, Value]):
     """
 
     def __init__(self, homes: Mapping[str, Home], fetch: Callable[[str, Home], Value]) -> None:
-        self._homes, self._fetch = homes, fetch
+        self.homes, self._fetch = homes, fetch
         self._fetched: dict[str, Value] = {}
 
     def __getitem__(self, name: str) -> Value:
         if name not in self._fetched:
-            self._fetched[name] = self._fetch(name, self._homes[name])
+            self._fetched[name] = self._fetch(name, self.homes[name])
         return self._fetched[name]
 
     def __contains__(self, name: object) -> bool:
-        return name in self._homes
+        return name in self.homes
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._homes)
+        return iter(self.homes)
 
     def __len__(self) -> int:
-        return len(self._homes)
+        return len(self.homes)

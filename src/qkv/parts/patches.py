@@ -23,6 +23,8 @@ Sides = int | tuple[int, int]  # of a patch: one number where height and width a
 class Patches(nn.Conv2d):
     """A linear map of each patch, which is a convolution that moves by the `stride`. [dosovitskiy2021 eq.1]
 
+    It is computed as one product of all patches, which is faster, and ends as a stream.
+
     With a stride below the side of a patch neighbours overlap; what is left over at the right and at
     the bottom is not read. With `around`, so many pixels of zeros stand on every side of the picture.
     """
@@ -49,13 +51,12 @@ class Patches(nn.Conv2d):
     def forward(self, images: Tensor) -> Tensor:
         """[b c h w] → [b r·k d]"""
         images = images.to(self.weight.dtype)
-        if self.stride != self.kernel_size or self.around:
-            return super().forward(images).flatten(2).transpose(1, 2)
-        # Patches that neither overlap nor leave the picture are rows of a matrix: one product, which ends as a stream.
-        (high, wide), (rows, columns) = self.kernel_size, self.grid(*images.shape[2:])
-        images = images[..., : rows * high, : columns * wide]
-        cut = images.unflatten(3, (columns, wide)).unflatten(2, (rows, high))  # [b c r high k wide]
-        return F.linear(cut.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2), self.weight.flatten(1), self.bias)
+        if self.around:
+            images = F.pad(images, (self.around,) * 4)
+        (high, wide), (down, right) = self.kernel_size, self.stride
+        cut = images.unfold(2, high, down).unfold(3, wide, right)  # [b c r k high wide], a view
+        rows = cut.permute(0, 2, 3, 1, 4, 5).flatten(3).flatten(1, 2)  # [b r·k c·high·wide]
+        return F.linear(rows, self.weight.flatten(1), self.bias)
 
 
 class PatchEmbed(nn.Module):

@@ -12,6 +12,8 @@ from qkv.train.parallel.pieces import pieces_of
 from qkv.train.settings import TrainSettings
 from qkv.train.state import TrainState
 
+LAST = "weights of the last step"
+
 
 def _whole(checkpoints: Checkpoints, newest: int, say: Callable[[str], None]) -> list[Checkpoint]:
     """The newest checkpoints, but for those that were damaged since, which are told."""
@@ -33,13 +35,15 @@ def load_final_weights(
     say: Callable[[str], None],
 ) -> str:
     """Put the final weights into the model; returns what a person calls them."""
+    if settings.average == 1 and checkpoints.steps()[-1:] == [state.step]:  # what would be read is in the model
+        return LAST
     own = pieces_of(model)
     if settings.average > 0:
         whole = _whole(checkpoints, settings.average, say)
         if not whole:
             raise QkvError("There is no checkpoint to average.")
         average_into(own, [checkpoint.model for checkpoint in whole], drawn_names(model))
-        return f"mean of the last {len(whole)} checkpoints" if len(whole) > 1 else "weights of the last step"
+        return f"mean of the last {len(whole)} checkpoints" if len(whole) > 1 else LAST
     kind = "moving average" if moving is not None else "weights"
     if state.best_step is not None and state.best_step != state.step:
         try:

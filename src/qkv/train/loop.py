@@ -8,12 +8,13 @@ import torch
 from torch import nn
 
 from qkv.errors import QkvError
-from qkv.parts.attention.kernels.random_features import redraw_directions
+from qkv.parts.attention.kernels.random_features import RandomDirections, redraw_directions
 from qkv.train.adjust import Adjust
 from qkv.train.by_layer import LayerWatch
 from qkv.train.compiling import compiled_blocks
 from qkv.train.cost.foresight import beside, foreseen
-from qkv.train.deterministic import deterministic_kernels
+from qkv.train.cost.prediction import Cost
+from qkv.train.deterministic import deterministic_kernels, fix_workspace
 from qkv.train.evaluating import evaluate_now, figures_of
 from qkv.train.evaluation import Evaluate, finite_or_none
 from qkv.train.final_weights import load_final_weights
@@ -46,6 +47,7 @@ def train(
     schedule: Schedule,
     evaluate: Evaluate | None = None,
     flops_per_token: FlopCount = 0.0,
+    foretold: Cost | None = None,
     adjust: Adjust | None = None,
     reporter: Reporter | None = None,
     team: Team | None = None,
@@ -54,14 +56,16 @@ def train(
 
     `evaluate` maps the model (in evaluation mode, without gradients, at the training precision) to named figures;
     `settings.watch` names the one that decides. `flops_per_token` is a number, or a function of the batch that counts
-    its operations. `adjust` is called before each update. `team` are the ranks that the model was shared out among, and
-    all of them call this together. Raises `Interrupted` after SIGINT or SIGTERM with the state
-    saved, and `QkvError` for what a person can mend: a full disk, a run that is in the way, a loss that stays infinite.
+    its operations. `foretold` is what a step will cost, where that is known; else it is told from shapes. `adjust` is
+    called before each update. `team` are the ranks that the model was shared out among, and all of them call this
+    together. Raises `Interrupted` after SIGINT or SIGTERM with the state saved, and `QkvError` for what a person can
+    mend: a full disk, a run that is in the way, a loss that stays infinite.
     """
     if settings.flops is not None and flops_per_token == 0:
         raise QkvError("A budget of FLOPs needs a training that counts them: give steps or minutes here.")
     team = team or Team()
     team.check_optimizer(optimizer)
+    fix_workspace(settings.deterministic)
     if settings.precision == "float8":
         check_float8(settings.torch_device(), team.world.size)
     with reporter or Reporter() as shown, run.watched_by(shown.watchers):
@@ -84,14 +88,14 @@ def train(
             resume(session)
         model.train()
         if not session.state.step and team.world.size == 1:
-            _foretell(session, objective)
+            _foretell(session, objective, foretold)
         return _Loop(session, stepper, schedule, evaluate, adjust, watch).run_to_end()
 
 
-def _foretell(session: Session, objective: Objective) -> None:
+def _foretell(session: Session, objective: Objective, cost: Cost | None) -> None:
     """Record what steps should take, where the device was measured."""
     with session.stopwatch.paused():
-        cost = foreseen(
+        cost = cost or foreseen(
             session.model, objective, session.optimizer, session.batches.next, session.settings, session.device
         )
     if cost is not None:
@@ -113,6 +117,8 @@ class _Loop:
         self.session, self.stepper, self.schedule = session, stepper, schedule
         self.evaluate, self.adjust, self.watch = evaluate, adjust, watch
         self.settings = session.settings
+        # Found once: to walk through a model takes a slow host longer than to launch some of its layers.
+        self.drawn = [module for module in session.model.modules() if isinstance(module, RandomDirections)]
 
     def run_to_end(self) -> TrainResult:
         session, settings = self.session, self.settings
@@ -156,7 +162,8 @@ class _Loop:
         session, state, every = self.session, self.session.state, self.settings.log_every
         progress = session.progress()
         rate = self.stepper.set_rate(self.schedule(state.step + 1, progress))
-        redraw_directions(session.model, state.step)
+        for module in self.drawn:
+            redraw_directions(module, state.step)
         if self.adjust is not None:
             self.adjust(session.model, state.step + 1, progress)
         watch = self.watch if state.step == 0 or (state.step + 1) % every == 0 else None
@@ -192,6 +199,18 @@ class _Loop:
         session.reporter.say(message)
         raise Interrupted(message, received)
 
+    def _final_figures(self) -> dict[str, float | None]:
+        """Of the weights that the run leaves, evaluated now where they were not before."""
+        session, state = self.session, self.session.state
+        if self.settings.average == 0 or self.evaluate is None:
+            return state.best_figures or {}
+        if self.settings.average == 1:  # the last weights, which an evaluation of this step has seen
+            for record in reversed(session.run.records()):
+                if record["kind"] == "evaluation" and record["step"] == state.step:
+                    last: dict[str, float | None] = record["figures"]
+                    return last
+        return finite_or_none(figures_of(session, self.evaluate, nullcontext()))
+
     def _finish(self) -> TrainResult:
         """Complete the records, save, choose the final weights and write the model folder."""
         session, state, run, say = self.session, self.session.state, self.session.run, self.session.reporter.say
@@ -210,9 +229,7 @@ class _Loop:
             run.checkpoints.wait()
             weights = load_final_weights(session.model, run.checkpoints, self.settings, state, session.moving, say)
             run.write_model(session.model)
-        figures = state.best_figures or {}
-        if self.settings.average > 0 and self.evaluate is not None:
-            figures = finite_or_none(figures_of(session, self.evaluate, nullcontext()))
+        figures = self._final_figures()
         step_seconds, peak = session.meter.step_seconds, session.stopwatch.peak_memory
         session.record("final", figures, weights=weights, step_seconds=step_seconds, peak_memory=peak)
         say(f"Finished after step {state.step:,}; {run.folder} holds the {weights}.")

@@ -18,13 +18,12 @@ from qkv.weights.maps.catalogue import PUBLISHED
 from qkv.weights.new_folder import DTYPES, cast, copy_beside, new_folder
 from qkv.weights.picture_folder import write_published_preprocessing
 from qkv.weights.published import save_published
-from qkv.weights.save import CONFIG_FILE, tensors_of
+from qkv.weights.save import CONFIG_FILE, GENERATION_FILE, tensors_of
 from qkv.weights.shards import SHARD_BYTES
 from qkv.weights.sound_folder import letters_of, write_features
 
 TOKENIZER_FILE = "tokenizer.json"
 TARGET_FILE = "target_tokenizer.json"  # of a translator with one for each side
-GENERATION_FILE = "generation_config.json"
 # The roles of our tokenizers, and what a configuration calls their ids.
 ROLES = {
     "pad": "pad_token_id",

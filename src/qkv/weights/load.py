@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from qkv.errors import QkvError
 from qkv.files import checksum_of_json, copy_into, read_json, read_notes, read_tensors
-from qkv.models.attention_choice import AttentionChoice
 from qkv.models.catalogue import Model, attention_of, build, count_parameters, find_family, head_of
 from qkv.models.head_choice import HeadChoice
 from qkv.models.text_model import TextModel
@@ -21,13 +20,13 @@ from qkv.parts.low_rank import refuse_updates
 from qkv.weights.extent import check_extent
 from qkv.weights.hub import local_folder
 from qkv.weights.maps.catalogue import PUBLISHED
-from qkv.weights.maps.timm import is_timm
 from qkv.weights.precision import in_precision, settled
 from qkv.weights.published import load_published
 from qkv.weights.save import CONFIG_FILE, CONFIG_NOTE, TENSOR_FILE, tensors_of
 from qkv.weights.sentence_folder import read_sentence_folder
-from qkv.weights.single_file import load_single_file
-from qkv.weights.timm_folder import load_timm
+
+if TYPE_CHECKING:
+    from qkv.models.attention_choice import AttentionChoice
 
 
 def load_model(
@@ -58,6 +57,8 @@ def load_model(
 
 def _load(folder: Path, fullest: bool) -> Model:
     if folder.is_file():
+        from qkv.weights.single_file import load_single_file
+
         return load_single_file(folder)
     if not folder.is_dir():
         raise QkvError(f"There is no model folder {folder}: give the folder that holds its {CONFIG_FILE}.")
@@ -68,9 +69,12 @@ def _load(folder: Path, fullest: bool) -> Model:
     config = read_json(folder / CONFIG_FILE)
     if isinstance(config, dict) and "model_type" in config:
         return load_published(folder, config, PUBLISHED, fullest)
-    if is_timm(config):
-        return load_timm(folder, config)
-    return _load_own(folder, config)
+    if isinstance(config, dict) and "format" in config:
+        return _load_own(folder, config)
+    from qkv.weights.maps.timm import is_timm
+    from qkv.weights.timm_folder import load_timm
+
+    return load_timm(folder, config) if is_timm(config) else _load_own(folder, config)
 
 
 def _load_own(folder: Path, config: Any) -> Model:
@@ -90,7 +94,7 @@ def _load_own(folder: Path, config: Any) -> Model:
     family = find_family(config["family"])
     sizes = family.sizes(config["sizes"])
     head = HeadChoice.from_config(config["head"]) if "head" in config else None
-    attention = AttentionChoice.from_config(config["attention"]) if "attention" in config else None
+    attention = _attention_in(config["attention"]) if "attention" in config else None
     tensors = read_tensors(folder / TENSOR_FILE)
     check_extent(sizes, tensors, folder)
     if count_parameters(family.name, sizes, head, attention) > 10 * sum(tensor.numel() for tensor in tensors.values()):
@@ -103,6 +107,12 @@ def _load_own(folder: Path, config: Any) -> Model:
     copy_into(tensors_of(model), tensors, folder / TENSOR_FILE)
     _check_config(config, folder)
     return model
+
+
+def _attention_in(spelled: Any) -> AttentionChoice:
+    from qkv.models.attention_choice import AttentionChoice  # hardly any folder needs all the kinds of attention
+
+    return AttentionChoice.from_config(spelled)
 
 
 def _check_config(config: Any, folder: Path) -> None:

@@ -16,7 +16,6 @@ from torch import Tensor
 
 from qkv.errors import QkvError
 from qkv.files import WRITE_ERRORS, copy_into, write_json
-from qkv.models.attention_choice import must_be_own
 from qkv.models.catalogue import Model, build, find_family, head_of
 from qkv.models.head_choice import WITH_LABELS, HeadChoice
 from qkv.models.text_model import TextModel
@@ -190,6 +189,8 @@ def fill_family(
 
 def published_config(model: Model, families: Mapping[str, PublishedFamily]) -> dict[str, Any]:
     """The `config.json` that the other library reads, without special tokens, which the tokenizer knows."""
+    from qkv.models.attention_choice import must_be_own  # with all kinds of attention, which reading does not need
+
     must_be_own(model)
     published = family_of(model, families)
     head = head_of(model)

@@ -14,6 +14,7 @@ from qkv.parts.low_rank import refuse_updates
 
 CONFIG_FILE = "config.json"
 TENSOR_FILE = "model.safetensors"
+GENERATION_FILE = "generation_config.json"  # how others go on with texts: what ends one, above all
 CONFIG_NOTE = "config"  # beside the tensors: the checksum of the configuration they were saved with
 
 

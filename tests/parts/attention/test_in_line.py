@@ -67,10 +67,11 @@ def test_what_cannot_stand_in_line_is_refused() -> None:
         LINE.part(0, 3)
 
 
-def test_pools_give_a_vector_a_document() -> None:
-    x = torch.randn(1, LINE.size, 6)
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_pools_give_a_vector_a_document(device: str) -> None:
+    x = torch.randn(1, LINE.size, 6, device=device)
     documents = x[0].split(LENGTHS)
-    ctx = Context(tokens=LINE)
+    ctx = Context(tokens=InLine.of(LENGTHS, device))
     assert torch.equal(FirstToken()(x, ctx), torch.stack([each[0] for each in documents]))
     assert torch.equal(LastToken()(x, ctx), torch.stack([each[-1] for each in documents]))
     torch.testing.assert_close(MeanOfTokens()(x, ctx), torch.stack([each.mean(0) for each in documents]))

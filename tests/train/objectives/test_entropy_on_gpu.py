@@ -49,7 +49,7 @@ def test_of_logits(kind: torch.dtype, smoothing: float, part: float) -> None:
 
 @pytest.mark.parametrize(("kind", "part"), [(HALF, 0.02), (SINGLE, 1e-4)])
 def test_of_states(kind: torch.dtype, part: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "AT_ONCE_ON_GPU", 128 * VOCABULARY)  # in three turns
+    monkeypatch.setattr(module, "ROOM_ON_GPU", 4 * 64 * VOCABULARY)  # in several turns
     wanted, real = targets()
     head = LogitHead(WIDTH, VOCABULARY, bias=True).to(DEVICE)
     torch.nn.init.normal_(head.bias)

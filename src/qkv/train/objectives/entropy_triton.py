@@ -50,13 +50,14 @@ def _run(
     rows, width = logits.shape
     if not rows:
         return
-    real = targets.real.view(torch.int8)  # programs know no pointer to a bool that all of their loads take
+    # As numbers: what is loaded as a bool does not go together with every mask.
+    wanted, real = targets.wanted.contiguous(), targets.real.contiguous().view(torch.int8)
     columns = min(_AT_ONCE, max(128, triton.next_power_of_2(width)))
     launch(
         entropy_of_rows,
         (rows, 1),
-        (logits, slopes, targets.wanted, real, *measures, measures[0] if gradient is None else gradient),
-        (targets.vocabulary, width, logits.stride(0), slopes.stride(0), targets.smoothing),
+        (logits, slopes, wanted, real, *measures, measures[0] if gradient is None else gradient),
+        (targets.vocabulary, width, logits.stride(0), slopes.stride(0), float(targets.smoothing)),
         {
             "MEASURED": measured,
             "SLOPED": sloped,

@@ -19,9 +19,10 @@ from qkv.parts.heads import LogitFactors
 from qkv.parts.precision import narrowed, without_autocast
 from qkv.train.objectives.entropy_of_rows import Measures, Targets, measure, measure_and_differentiate, wide_type
 
-# Logits that exist at one time. A GPU is quickest at products of many thousands of rows; a CPU at a few hundred.
-AT_ONCE_ON_GPU = 2**29
-AT_ONCE_ON_CPU = 2**26
+# Bytes of logits that exist at one time. A GPU wants products of many thousands of rows, whose gradients are narrow: a
+# few tiles leave some of its processors idle. A CPU is content with some hundred rows.
+ROOM_ON_GPU = 2**31
+ROOM_ON_CPU = 2**28
 # A GPU's fastest products and programs want rows that begin at multiples of so many numbers,
 ALIGNED = 16
 # and many rows in multiples of this.
@@ -73,7 +74,8 @@ def _pass(factors: LogitFactors, targets: Targets, needs: Needs) -> tuple[Measur
     of_x = torch.empty_like(factors.x) if needs[0] else None  # [n d]
     of_matrix = torch.zeros_like(matrix, dtype=wide_type(factors.matrix)) if needs[1] else None  # [w d]
     of_bias = None if bias is None or not needs[2] else torch.zeros_like(bias, dtype=wide_type(bias))
-    room = x.new_empty(rows_at_once(len(x), len(matrix), x.device), len(matrix))
+    each = rows_at_once(len(x), len(matrix) * x.element_size(), x.device)
+    room = x.new_empty(each, len(matrix))
     with without_autocast(x):
         for start in range(0, len(x), len(room)):
             rows = slice(start, min(start + len(room), len(x)))
@@ -96,10 +98,10 @@ def _pass(factors: LogitFactors, targets: Targets, needs: Needs) -> tuple[Measur
     return measures, slopes
 
 
-def rows_at_once(rows: int, columns: int, device: torch.device) -> int:
+def rows_at_once(rows: int, bytes_of_one: int, device: torch.device) -> int:
     """As many as there is room for, and as many in each of several turns."""
-    room = AT_ONCE_ON_GPU if device.type == "cuda" else AT_ONCE_ON_CPU
-    turns = max(1, -(-rows * columns // room))
+    room = ROOM_ON_GPU if device.type == "cuda" else ROOM_ON_CPU
+    turns = max(1, -(-rows * bytes_of_one // room))
     each = -(-rows // turns)
     return max(1, min(rows, -(-each // TILE) * TILE if each > TILE else each))
 

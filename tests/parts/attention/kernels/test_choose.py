@@ -10,7 +10,7 @@ from qkv.parts.attention.kernels.choose import LARGE, LONG, SHORT, Kernel, choos
 from qkv.parts.attention.kernels.exact import exact
 from qkv.parts.attention.kernels.flash import flash
 from qkv.parts.attention.kernels.fused import fused
-from qkv.parts.attention.visibility import Causal, Everything, Mask, Rule, Tokens, Window
+from qkv.parts.attention.visibility import Causal, Everything, Mask, Rule, Strided, Tokens, Window
 
 HEADS = 16
 ENOUGH = math.isqrt(LARGE // HEADS)  # tokens of one row
@@ -68,3 +68,22 @@ def test_a_bias_is_learned_in_memory_where_rows_are_short_and_a_compiler_is_ther
     side = SimpleNamespace(is_cuda=is_cuda, shape=torch.Size([1, HEADS, size, 8]))
     bias = torch.zeros(1, 1, 1, 1, requires_grad=learned)
     assert choose_kernel(side, side, None, 0.1, False, bias) is expected
+
+
+@pytest.mark.parametrize(
+    ("rule", "learned", "expected"),
+    [
+        (Everything(), True, flash),
+        (Causal() & Window(5), True, flash),
+        (Causal() & Strided(5), True, exact),
+        (Causal() & Strided(5), False, flash),
+    ],
+)
+def test_what_has_to_repeat_bit_for_bit_does(
+    monkeypatch: pytest.MonkeyPatch, rule: Rule, learned: bool, expected: Kernel
+) -> None:
+    monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: True)
+    side = SimpleNamespace(is_cuda=True, shape=torch.Size([1, HEADS, 64, 8]), requires_grad=True)
+    bias = torch.zeros(1, 1, 1, 1, requires_grad=learned)
+    mask = Mask(rule, Tokens(64), Tokens(64), "cpu")
+    assert choose_kernel(side, side, mask, 0.1, False, bias) is expected

@@ -6,6 +6,7 @@ import torch
 from qkv.errors import QkvError
 from qkv.parts.attention.kernels.exact import exact
 from qkv.parts.attention.kernels.flash import flash
+from qkv.parts.attention.kernels.flash_dropout import Lot
 from qkv.parts.attention.visibility import Causal, Mask, Tokens, Window
 from tests.parts.attention.cases import SITUATIONS, mask, tokens
 from tests.parts.attention.kernels.compare import answers, assert_same, exact_in_float32, inputs, with_far_bias
@@ -107,5 +108,40 @@ def test_what_it_cannot_do_it_says() -> None:
     given = inputs(2, 2)
     with pytest.raises(QkvError, match="exact kernel"):
         flash(given.q, given.k, given.v, record=lambda weights: None)
-    with pytest.raises(QkvError, match="no dropout"):
-        flash(given.q, given.k, given.v, dropout=0.1)
+
+
+@pytest.mark.parametrize("bias", [False, True], ids=["plain", "bias"])
+@pytest.mark.parametrize("name", ["everything", "causal, padded left", "packed"])
+def test_dropout_falls_on_the_same_weights_forwards_and_backwards(name: str, bias: bool) -> None:
+    given, m = inputs(150, 150, bias=bias, key_value_heads=2), mask(SITUATIONS[name], 150)
+
+    def drop(*tensors, dropout=0.0, **options):
+        torch.manual_seed(7)
+        return flash(*tensors, dropout=0.3, **options)
+
+    def by_definition(q, k, v, seen, added, scale=None):
+        torch.manual_seed(7)
+        lot, whole = Lot(torch.randint(2**31, (1,)), 0.3), slice(0, 150)
+        weights: list[torch.Tensor] = []
+        exact(q, k, v, seen, added, scale=scale, record=weights.append)
+        factor = lot.factor(slice(0, len(q)), q.shape[1], whole, whole, 150)
+        return (weights[0] * factor) @ v.repeat_interleave(2, 1)
+
+    assert_same(answers(drop, given, m), answers(by_definition, given, m), **TIGHT)
+
+
+def test_dropout_leaves_its_share_and_no_two_rows_or_heads_the_same() -> None:
+    whole, kept = slice(0, 200), []
+    for seed in (3, 4):
+        factor = Lot(torch.tensor([seed]), 0.1).factor(slice(0, 4), 3, whole, whole, 200)  # [4 3 200 200]
+        assert set(factor.unique().tolist()) == {0.0, factor.max().item()}
+        assert factor.max().item() == pytest.approx(1 / 0.9)
+        assert float(factor.mean()) == pytest.approx(1, abs=2e-3)
+        for axis in (2, 3):
+            assert float((factor.mean(axis) - 1).abs().max()) < 6 * (0.1 / 0.9 / 200) ** 0.5
+        kept.append((factor > 0).float().flatten(0, 1).flatten(1))
+    together = torch.cat(kept) - 0.9  # [24 40000]
+    like = (together @ together.T) / 40000 / 0.09  # correlations
+    assert float(like.fill_diagonal_(0).abs().max()) < 6 * 40000**-0.5
+    neighbours = (kept[0][:, 1:] - 0.9) * (kept[0][:, :-1] - 0.9)
+    assert abs(float(neighbours.mean())) / 0.09 < 6 * neighbours.numel() ** -0.5

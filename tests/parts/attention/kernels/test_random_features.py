@@ -32,7 +32,7 @@ CLOSE = {"atol": 2e-5, "rtol": 1e-4}
 def whole(features: RandomDirections, x: Tensor, scale: float) -> Tensor:
     """Features with nothing taken out. [b h n m]"""
     made, size = features(x, scale)
-    return made * size.exp()
+    return made if size is None else made * size.exp()
 
 
 def weighed(kernel: RandomFeatureKernel, q: Tensor, k: Tensor, v: Tensor, seen: Tensor, scale: float) -> Tensor:

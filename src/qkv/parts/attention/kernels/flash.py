@@ -13,8 +13,9 @@ from qkv.parts.attention.blocks import TileLists, TileMap, tile_map
 from qkv.parts.attention.factors import Factor, factors_of, joined
 from qkv.parts.attention.kernels import flash_tiled
 from qkv.parts.attention.kernels.exact import exact
+from qkv.parts.attention.kernels.flash_dropout import Lot
 from qkv.parts.attention.kernels.flash_tiled import like_a_stream
-from qkv.parts.attention.kernels.refusals import refuse_dropout, refuse_recording
+from qkv.parts.attention.kernels.refusals import refuse_recording
 from qkv.parts.attention.visibility import Everything, Mask, Tokens
 from qkv.parts.programs import unwatched
 from qkv.parts.uncompiled import uncompiled
@@ -33,18 +34,18 @@ def flash(
 ) -> Tensor:
     """Same meaning as `exact`. Tiles of the table that no query sees cost nothing, forwards and backwards."""
     refuse_recording("flash", record)
-    refuse_dropout("flash", dropout)
     if mask is None:
         mask = Mask(Everything(), Tokens(q.shape[2]), Tokens(k.shape[2]), q.device)
     mask.must_fit(q, k)
     if not k.shape[2] or not q.numel():  # there is no tile
-        return exact(q, k, v, mask, bias, scale=scale)
+        return exact(q, k, v, mask, bias, scale=scale, dropout=dropout)
     if bias is not None:
         bias = bias.expand(*bias.shape[:3], k.shape[2])
     scale = q.shape[-1] ** -0.5 if scale is None else scale
-    factors = factors_of(mask) if bias is None else None
+    factors = factors_of(mask) if bias is None and not dropout else None
     if factors is None:
-        return _Flash.apply(q, k, v, bias, *_apart(_reach(mask, q)), scale)
+        seed = torch.randint(2**31, (1,), device=q.device) if dropout else None
+        return _Flash.apply(q, k, v, bias, *_apart(_reach(mask, q)), scale, seed, dropout)
     return _attend_by_factors(q, k, v, factors, scale)
 
 
@@ -69,20 +70,24 @@ class _Flash(torch.autograd.Function):
         least: int,
         most: int,
         scale: float,
+        seed: Tensor | None,
+        dropout: float,
     ) -> Tensor:
         attend = _forward if unwatched(q) else _flash
-        o, log_sum = attend(q, k, v, bias, tensors, rows, least, most, scale)
-        ctx.save_for_backward(q, k, v, bias, o, log_sum, *tensors)
-        ctx.numbers = rows, least, most, scale
+        o, log_sum = attend(q, k, v, bias, tensors, rows, least, most, scale, seed, dropout)
+        ctx.save_for_backward(q, k, v, bias, o, log_sum, seed, *tensors)
+        ctx.numbers = rows, least, most, scale, dropout
         return o
 
     @staticmethod
     def backward(ctx: Any, from_above: Tensor) -> tuple[Any, ...]:
-        q, k, v, bias, o, log_sum, *tensors = ctx.saved_tensors
-        rows, least, most, scale = ctx.numbers
+        q, k, v, bias, o, log_sum, seed, *tensors = ctx.saved_tensors
+        rows, least, most, scale, dropout = ctx.numbers
         go_back = _backward if unwatched(q) else _flash_backward
-        dq, dk, dv, dbias = go_back(q, k, v, bias, tensors, rows, least, most, scale, o, log_sum, from_above)
-        return dq, dk, dv, None if bias is None else dbias, None, None, None, None, None
+        dq, dk, dv, dbias = go_back(
+            q, k, v, bias, tensors, rows, least, most, scale, o, log_sum, from_above, seed, dropout
+        )
+        return dq, dk, dv, None if bias is None else dbias, None, None, None, None, None, None, None
 
 
 @uncompiled  # factors are values of Python, and each call of a kernel is an operator by itself
@@ -138,15 +143,17 @@ def _forward(
     least: int,
     most: int,
     scale: float,
+    seed: Tensor | None = None,
+    dropout: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
     """Triton's programs on a GPU, the algorithm in torch ops elsewhere."""
-    reach = _joined(tensors, rows, least, most)
+    reach, lot = _joined(tensors, rows, least, most), None if seed is None else Lot(seed, dropout)
     if not q.is_cuda:
         assert isinstance(reach, TileMap)
-        return flash_tiled.forward(q, k, v, bias, reach, scale)
+        return flash_tiled.forward(q, k, v, bias, reach, scale, lot)
     from qkv.parts.attention.kernels import flash_triton  # Triton comes with torch's builds for GPUs only
 
-    return flash_triton.forward(q, k, v, bias, reach, scale)
+    return flash_triton.forward(q, k, v, bias, reach, scale, lot)
 
 
 def _backward(
@@ -162,8 +169,11 @@ def _backward(
     o: Tensor,
     log_sum: Tensor,
     from_above: Tensor,
+    seed: Tensor | None = None,
+    dropout: float = 0.0,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    given = (q, k, v, bias, _joined(tensors, rows, least, most), scale, o, log_sum, from_above)
+    lot = None if seed is None else Lot(seed, dropout)
+    given = (q, k, v, bias, _joined(tensors, rows, least, most), scale, o, log_sum, from_above, lot)
     if q.is_cuda:
         from qkv.parts.attention.kernels import flash_triton
 
@@ -179,8 +189,9 @@ _flash_backward = torch.library.custom_op("qkv::flash_backward", _backward, muta
 
 @_flash.register_fake
 def _(
-    q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, tensors: Any, rows: int, least: int, most: int, scale: float
-) -> Any:
+    q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, tensors: Any, rows: int, least: int, most: int, scale: float,
+    seed: Tensor | None = None, dropout: float = 0.0,
+) -> Any:  # fmt: skip
     b, h, queries, _ = q.shape
     return like_a_stream(q, v.shape[3]), q.new_empty(b, h, queries, dtype=torch.float32)
 
@@ -188,7 +199,7 @@ def _(
 @_flash_backward.register_fake
 def _(
     q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, tensors: Any, rows: int, least: int, most: int,
-    scale: float, o: Tensor, log_sum: Tensor, from_above: Tensor,
+    scale: float, o: Tensor, log_sum: Tensor, from_above: Tensor, seed: Tensor | None = None, dropout: float = 0.0,
 ) -> Any:  # fmt: skip
     room = (like_a_stream(x, x.shape[3]) for x in (q, k, v))
     return (*room, q.new_empty(0) if bias is None else torch.empty_like(bias))

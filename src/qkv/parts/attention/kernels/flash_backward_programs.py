@@ -1,8 +1,8 @@
 """FlashAttention's way back on a GPU: weights are made again, tile by tile, from sums that were kept. [dao2022 alg.4]
 
 Two programs, one for the gradients of queries and one for those of keys and values: each adds up what it writes by
-itself, so that the same input gives the same gradient, bit for bit. (The gradient of a bias that several heads or rows
-share is the exception: programs add to it as they come.)
+itself, so that the same input gives the same gradient, bit for bit. (The gradient of a bias is the exception where what
+is seen is no band: programs add to it as they come. For bands see `flash_bias_programs.py`.)
 
 Shapes: M queries and N keys of a program's step, D width of a key, E of a value (both filled up to a power of two).
 """
@@ -12,6 +12,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from qkv.parts.attention.kernels.flash_dropout_programs import lot_of, stays
 from qkv.parts.attention.kernels.flash_programs import corner_of, log2_e, reach_of, seen_of, tile_of
 
 
@@ -32,8 +33,9 @@ def difference_of(o, above, difference, heads, queries, e, M: tl.constexpr, E: t
 def _back_to_queries(
     dq, dbias, q, k, v, bias, above, log_sum, difference, tiles, which, patterns, key_runs, query, query_run,
     keys, queries, k_stride, v_stride, bias_query, dbias_query, first, last, gap, length, least, most, scale, d, e,
+    lot, other_lot, dropped, grown,
     PARTIAL: tl.constexpr, BAND: tl.constexpr, RUNS: tl.constexpr, BIASED: tl.constexpr, LEARNED: tl.constexpr,
-    FITS: tl.constexpr, PRECISION: tl.constexpr,
+    DROPS: tl.constexpr, FITS: tl.constexpr, PRECISION: tl.constexpr,
     TILE: tl.constexpr, WORD: tl.constexpr, N: tl.constexpr, D: tl.constexpr, E: tl.constexpr,
 ):  # fmt: skip
     inner = tl.arange(0, N)
@@ -59,6 +61,8 @@ def _back_to_queries(
                 patterns, which, step, query, key, keys, least, most, query_run, run, BAND, RUNS, False, TILE, WORD, N
             )
             p = tl.where(seen, p, 0.0)
+        if DROPS:
+            dp = tl.where(stays(lot, other_lot, query, key, keys, dropped, False), dp * grown, 0.0)
         ds = p * (dp - difference[:, None])
         if LEARNED:
             places = dbias + query[:, None] * dbias_query + key[None, :]
@@ -69,13 +73,13 @@ def _back_to_queries(
 
 @triton.jit
 def backward_queries(
-    q, k, v, bias, above, log_sum, difference, dq, dbias, begin, partial, tiles, which, patterns,
+    q, k, v, bias, above, log_sum, difference, seed, dq, dbias, begin, partial, tiles, which, patterns,
     query_runs, key_runs, met,
     q_row, q_head, q_stride, k_row, k_head, k_stride, v_row, v_head, v_stride,
     bias_row, bias_head, bias_query, dbias_row, dbias_head, dbias_query,
-    heads, shared_by, queries, keys, map_rows, least, most, scale, d, e,
-    BAND: tl.constexpr, RUNS: tl.constexpr, BIASED: tl.constexpr, LEARNED: tl.constexpr, FITS: tl.constexpr,
-    PRECISION: tl.constexpr,
+    heads, shared_by, queries, keys, map_rows, least, most, scale, d, e, dropped, grown,
+    BAND: tl.constexpr, RUNS: tl.constexpr, BIASED: tl.constexpr, DROPS: tl.constexpr, LEARNED: tl.constexpr,
+    FITS: tl.constexpr, PRECISION: tl.constexpr,
     TILE: tl.constexpr, WORD: tl.constexpr, M: tl.constexpr, N: tl.constexpr, D: tl.constexpr, E: tl.constexpr,
 ):  # fmt: skip
     """dq = dS k, block of queries by block of queries, and the gradient of the bias with it."""
@@ -104,17 +108,22 @@ def backward_queries(
     whole, to, first, last, gap, length = reach_of(
         begin, partial, met, place, start, -most, -least, keys, BAND, RUNS, TILE, M, N
     )
+    lot, other_lot = 0, 0
+    if DROPS:
+        lot, other_lot = lot_of(seed, tl.program_id(1))
     gradient = tl.zeros([M, D], tl.float32)
     if not RUNS:
         gradient = _back_to_queries(
             gradient, dbias, q_tile, k, v, bias, above_tile, sums, differences, tiles, which, patterns, key_runs,
             query, run, keys, queries, k_stride, v_stride, bias_query, dbias_query, whole, to, to, 0, least, most,
-            scale * log2_e(), d, e, False, BAND, RUNS, BIASED, LEARNED, FITS, PRECISION, TILE, WORD, N, D, E,
+            scale * log2_e(), d, e, lot, other_lot, dropped, grown,
+            False, BAND, RUNS, BIASED, LEARNED, DROPS, FITS, PRECISION, TILE, WORD, N, D, E,
         )  # fmt: skip
     gradient = _back_to_queries(
         gradient, dbias, q_tile, k, v, bias, above_tile, sums, differences, tiles, which, patterns, key_runs,
         query, run, keys, queries, k_stride, v_stride, bias_query, dbias_query, first, last, gap, length, least, most,
-        scale * log2_e(), d, e, True, BAND, RUNS, BIASED, LEARNED, FITS, PRECISION, TILE, WORD, N, D, E,
+        scale * log2_e(), d, e, lot, other_lot, dropped, grown,
+        True, BAND, RUNS, BIASED, LEARNED, DROPS, FITS, PRECISION, TILE, WORD, N, D, E,
     )  # fmt: skip
     column = tl.arange(0, D)
     places = dq + (row * queries + start) * heads * d + inner[:, None] * heads * d + head * d + column[None, :]
@@ -126,8 +135,9 @@ def backward_queries(
 def _back_to_keys(
     dk, dv, q, k, v, bias, above, log_sum, difference, tiles, which, patterns, query_runs, key, key_run, queries, keys,
     q_stride, o_stride, bias_query, first, last, gap, length, least, most, scale, d, e,
-    PARTIAL: tl.constexpr, BAND: tl.constexpr, RUNS: tl.constexpr, BIASED: tl.constexpr, FITS: tl.constexpr,
-    PRECISION: tl.constexpr,
+    lot, other_lot, dropped, grown,
+    PARTIAL: tl.constexpr, BAND: tl.constexpr, RUNS: tl.constexpr, BIASED: tl.constexpr, DROPS: tl.constexpr,
+    FITS: tl.constexpr, PRECISION: tl.constexpr,
     TILE: tl.constexpr, WORD: tl.constexpr, M: tl.constexpr, D: tl.constexpr, E: tl.constexpr,
 ):  # fmt: skip
     """With scores turned on their side, keys down and queries across, no matrix has to be turned in between."""
@@ -159,8 +169,13 @@ def _back_to_keys(
                 patterns, which, step, query, key, keys, least, most, run, key_run, BAND, RUNS, True, TILE, WORD, M
             )
             p = tl.where(seen, p, 0.0)
-        dv = tl.dot(p.to(do.dtype), do, dv, input_precision=PRECISION)
         dp = tl.dot(v, tl.trans(do), input_precision=PRECISION)  # [N M]
+        if DROPS:
+            stay = stays(lot, other_lot, query, key, keys, dropped, True)
+            dv = tl.dot(tl.where(stay, p * grown, 0.0).to(do.dtype), do, dv, input_precision=PRECISION)
+            dp = tl.where(stay, dp * grown, 0.0)
+        else:
+            dv = tl.dot(p.to(do.dtype), do, dv, input_precision=PRECISION)
         ds = p * (dp - differences[None, :])
         dk = tl.dot(ds.to(qt.dtype), tl.trans(qt), dk, input_precision=PRECISION)
     return dk, dv
@@ -168,11 +183,13 @@ def _back_to_keys(
 
 @triton.jit
 def backward_keys(
-    q, k, v, bias, above, log_sum, difference, dk, dv, begin, partial, tiles, which, patterns,
+    q, k, v, bias, above, log_sum, difference, seed, dk, dv, begin, partial, tiles, which, patterns,
     query_runs, key_runs, met,
     q_row, q_head, q_stride, k_row, k_head, k_stride, v_row, v_head, v_stride,
     bias_row, bias_head, bias_query, heads, shared_by, queries, keys, map_rows, least, most, scale, d, e,
-    BAND: tl.constexpr, RUNS: tl.constexpr, BIASED: tl.constexpr, FITS: tl.constexpr, PRECISION: tl.constexpr,
+    dropped, grown,
+    BAND: tl.constexpr, RUNS: tl.constexpr, BIASED: tl.constexpr, DROPS: tl.constexpr, FITS: tl.constexpr,
+    PRECISION: tl.constexpr,
     TILE: tl.constexpr, WORD: tl.constexpr, M: tl.constexpr, N: tl.constexpr, D: tl.constexpr, E: tl.constexpr,
 ):  # fmt: skip
     """dk = dSᵀ q and dv = Pᵀ do, block of keys by block of keys, summed over the query heads that share them."""
@@ -195,18 +212,21 @@ def backward_keys(
     for head in range(key_head * shared_by, (key_head + 1) * shared_by):
         own_q, own_above = q + row * q_row + head * q_head, above + (row * queries * heads + head) * e
         own_bias, line = bias + row * bias_row + head * bias_head, (row * heads + head) * queries
+        lot, other_lot = 0, 0
+        if DROPS:
+            lot, other_lot = lot_of(seed, row * heads + head)
         if not RUNS:
             to_key, to_value = _back_to_keys(
                 to_key, to_value, own_q, k_tile, v_tile, own_bias, own_above, log_sum + line, difference + line,
                 tiles, which, patterns, query_runs, key, run, queries, keys, q_stride, heads * e, bias_query,
-                whole, to, to, 0, least, most, scale * log2_e(), d, e,
-                False, BAND, RUNS, BIASED, FITS, PRECISION, TILE, WORD, M, D, E,
+                whole, to, to, 0, least, most, scale * log2_e(), d, e, lot, other_lot, dropped, grown,
+                False, BAND, RUNS, BIASED, DROPS, FITS, PRECISION, TILE, WORD, M, D, E,
             )  # fmt: skip
         to_key, to_value = _back_to_keys(
             to_key, to_value, own_q, k_tile, v_tile, own_bias, own_above, log_sum + line, difference + line,
             tiles, which, patterns, query_runs, key, run, queries, keys, q_stride, heads * e, bias_query,
-            first, last, gap, length, least, most, scale * log2_e(), d, e,
-            True, BAND, RUNS, BIASED, FITS, PRECISION, TILE, WORD, M, D, E,
+            first, last, gap, length, least, most, scale * log2_e(), d, e, lot, other_lot, dropped, grown,
+            True, BAND, RUNS, BIASED, DROPS, FITS, PRECISION, TILE, WORD, M, D, E,
         )  # fmt: skip
     inside = key[:, None] < keys
     column = tl.arange(0, D)

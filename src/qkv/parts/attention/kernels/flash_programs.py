@@ -13,6 +13,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from qkv.parts.attention.kernels.flash_dropout_programs import lot_of, stays
+
 
 @triton.jit
 def log2_e():
@@ -120,9 +122,9 @@ def seen_of(
 @triton.jit
 def _pass_over(
     gathered, total, largest, q, k, v, bias, tiles, which, patterns, key_runs, query, query_run, keys,
-    k_stride, v_stride, bias_query, first, last, gap, length, least, most, scale, d, e,
-    PARTIAL: tl.constexpr, BAND: tl.constexpr, RUNS: tl.constexpr, BIASED: tl.constexpr, FITS: tl.constexpr,
-    PRECISION: tl.constexpr,
+    k_stride, v_stride, bias_query, first, last, gap, length, least, most, scale, d, e, lot, other_lot, dropped,
+    PARTIAL: tl.constexpr, BAND: tl.constexpr, RUNS: tl.constexpr, BIASED: tl.constexpr, DROPS: tl.constexpr,
+    FITS: tl.constexpr, PRECISION: tl.constexpr,
     TILE: tl.constexpr, WORD: tl.constexpr, N: tl.constexpr, D: tl.constexpr, E: tl.constexpr,
 ):  # fmt: skip
     """Gather the softmax over the steps `first` to `last`. [dao2022 alg.1, lines 6 to 13]"""
@@ -152,6 +154,8 @@ def _pass_over(
         p = tl.exp2(s * factor - level[:, None])
         shrink = tl.exp2(largest - level)
         total = total * shrink + tl.sum(p, 1)
+        if DROPS:
+            p = tl.where(stays(lot, other_lot, query, key, keys, dropped, False), p, 0.0)
         gathered = gathered * shrink[:, None]
         vs = tile_of(v, corner, inner, tl.arange(0, E), v_stride, keys, e, FITS, False)  # [N E]
         gathered = tl.dot(p.to(vs.dtype), vs, gathered, input_precision=PRECISION)
@@ -161,10 +165,12 @@ def _pass_over(
 
 @triton.jit
 def forward(
-    q, k, v, bias, o, log_sum, begin, partial, tiles, which, patterns, query_runs, key_runs, met,
+    q, k, v, bias, o, log_sum, seed, begin, partial, tiles, which, patterns, query_runs, key_runs, met,
     q_row, q_head, q_stride, k_row, k_head, k_stride, v_row, v_head, v_stride,
     bias_row, bias_head, bias_query, heads, shared_by, queries, keys, map_rows, least, most, scale, d, e,
-    BAND: tl.constexpr, RUNS: tl.constexpr, BIASED: tl.constexpr, FITS: tl.constexpr, PRECISION: tl.constexpr,
+    dropped, grown,
+    BAND: tl.constexpr, RUNS: tl.constexpr, BIASED: tl.constexpr, DROPS: tl.constexpr, FITS: tl.constexpr,
+    PRECISION: tl.constexpr,
     TILE: tl.constexpr, WORD: tl.constexpr, M: tl.constexpr, N: tl.constexpr, D: tl.constexpr, E: tl.constexpr,
 ):  # fmt: skip
     """The scale is above 0: the largest score is then that of the largest product."""
@@ -189,22 +195,27 @@ def forward(
     total = tl.zeros([M], tl.float32)
     largest = tl.full([M], float("-inf"), tl.float32)
     scale = scale * log2_e()
+    lot, other_lot = 0, 0
+    if DROPS:
+        lot, other_lot = lot_of(seed, tl.program_id(1))
     bounded = query
     if BIASED:
         bounded = tl.minimum(query, queries - 1)  # a bias is read where it is
     if not RUNS:
         gathered, total, largest = _pass_over(
             gathered, total, largest, q_tile, k, v, bias, tiles, which, patterns, key_runs, bounded, run, keys,
-            k_stride, v_stride, bias_query, whole, to, to, 0, least, most, scale, d, e,
-            False, BAND, RUNS, BIASED, FITS, PRECISION, TILE, WORD, N, D, E,
+            k_stride, v_stride, bias_query, whole, to, to, 0, least, most, scale, d, e, lot, other_lot, dropped,
+            False, BAND, RUNS, BIASED, DROPS, FITS, PRECISION, TILE, WORD, N, D, E,
         )  # fmt: skip
     gathered, total, largest = _pass_over(
         gathered, total, largest, q_tile, k, v, bias, tiles, which, patterns, key_runs, bounded, run, keys,
-        k_stride, v_stride, bias_query, first, last, gap, length, least, most, scale, d, e,
-        True, BAND, RUNS, BIASED, FITS, PRECISION, TILE, WORD, N, D, E,
+        k_stride, v_stride, bias_query, first, last, gap, length, least, most, scale, d, e, lot, other_lot, dropped,
+        True, BAND, RUNS, BIASED, DROPS, FITS, PRECISION, TILE, WORD, N, D, E,
     )  # fmt: skip
     nothing = total == 0.0
     gathered = gathered / tl.where(nothing, 1.0, total)[:, None]
+    if DROPS:
+        gathered = gathered * grown
     logarithm = tl.where(nothing, float("inf"), (largest + tl.log2(total)) / log2_e())
     tl.store(log_sum + tl.program_id(1).to(tl.int64) * queries + query, logarithm, mask=query < queries)
     column = tl.arange(0, E)

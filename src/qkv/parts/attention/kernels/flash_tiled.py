@@ -19,10 +19,11 @@ import torch
 from torch import Tensor
 
 from qkv.parts.attention.blocks import TILE, TileLists, TileMap
+from qkv.parts.attention.kernels.flash_dropout import Lot
 
 
 def forward(
-    q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, tiles: TileMap, scale: float
+    q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, tiles: TileMap, scale: float, lot: Lot | None = None
 ) -> tuple[Tensor, Tensor]:
     """(the attention [b h q e], the logarithm of each softmax's sum [b h q]: +∞ for a query that sees nothing)."""
     k, v = _for_each_head(k, q), _for_each_head(v, q)
@@ -38,6 +39,8 @@ def forward(
             level = higher.masked_fill(higher == -torch.inf, 0.0)  # nothing seen yet: exp(-∞ - 0) is 0
             p, shrink = (s - level).exp(), (largest - level).exp()
             total = total * shrink + p.sum(-1, keepdim=True)
+            if lot is not None:
+                p = p * lot.factor(batch, q.shape[1], query, key, k.shape[2])
             gathered = gathered * shrink + (p.to(v.dtype) @ v[batch, :, key]).float()
             largest = higher
         o[batch, :, query] = (gathered / total.masked_fill(total == 0, 1.0)).to(o.dtype)
@@ -55,10 +58,12 @@ def backward(
     o: Tensor,
     log_sum: Tensor,
     from_above: Tensor,
+    lot: Lot | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     """The gradients of q, k, v and, where there is one, of the bias. [dao2022 alg.4]
 
     With P the weights and D = Σ_e o·do [b h q]:  dv = Pᵀ do,  dS = P ∘ (do vᵀ - D),  dq = dS k,  dk = dSᵀ q.
+    Under dropout dv and do vᵀ see its factors, and D, the sum of P ∘ do vᵀ over the keys, already has.
     """
     shared_by = q.shape[1] // k.shape[1]
     wide_k, wide_v = _for_each_head(k, q), _for_each_head(v, q)
@@ -71,9 +76,13 @@ def backward(
             s = _scores(q, wide_k, bias, batch, query, key, seen, scale)
             p = (s - log_sum[batch, :, query, None]).exp()  # [b h T T]
             dp = (above @ wide_v[batch, :, key].transpose(-1, -2)).float()
+            left = p
+            if lot is not None:
+                factor = lot.factor(batch, q.shape[1], query, key, k.shape[2])
+                left, dp = p * factor, dp * factor
             ds = p * (dp - difference[batch, :, query, None])
             narrow = ds.to(q.dtype)
-            dv[batch, :, key] += (p.to(above.dtype).transpose(-1, -2) @ above).float()
+            dv[batch, :, key] += (left.to(above.dtype).transpose(-1, -2) @ above).float()
             dq[batch, :, query] += (narrow @ wide_k[batch, :, key]).float() * scale
             dk[batch, :, key] += (narrow.transpose(-1, -2) @ q[batch, :, query]).float() * scale
             if dbias is not None:

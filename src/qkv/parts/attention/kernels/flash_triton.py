@@ -12,7 +12,8 @@ from torch import Tensor
 from qkv.parts.attention.bands import Band
 from qkv.parts.attention.blocks import TILE, WORD, TileMap
 from qkv.parts.attention.kernels import flash_backward_programs as programs
-from qkv.parts.attention.kernels import flash_programs
+from qkv.parts.attention.kernels import flash_bias_programs, flash_programs
+from qkv.parts.attention.kernels.flash_dropout import Lot
 from qkv.parts.attention.kernels.flash_tiled import like_a_stream
 from qkv.parts.attention.kernels.launch_triton import launch
 
@@ -46,6 +47,7 @@ class Layout:
     forward: Steps
     backward_keys: Steps
     backward_queries: Steps
+    backward_bias: Steps
 
 
 @lru_cache(maxsize=1024)
@@ -69,6 +71,7 @@ def layout_of(
         queries, keys, b * h, b * key_heads, tuple(step for each in strides for step in each[:3]),
         (h, h // key_heads, queries, keys), (d, e), constants,
         forward_steps(d, large), backward_keys_steps(d, large), backward_queries_steps(d, large),
+        backward_bias_steps(d, large),
     )  # fmt: skip
 
 
@@ -83,7 +86,7 @@ def _layout(q: Tensor, k: Tensor, v: Tensor, reach: Band | TileMap) -> Layout:
 
 
 def forward(
-    q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, reach: Band | TileMap, scale: float
+    q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, reach: Band | TileMap, scale: float, lot: Lot | None = None
 ) -> tuple[Tensor, Tensor]:
     """As `flash_tiled.forward`; what is seen may also be told as a band."""
     q, k, v = _rows_in_line(q), _rows_in_line(k), _rows_in_line(v)
@@ -95,9 +98,9 @@ def forward(
     launch(
         flash_programs.forward,
         (-(-layout.queries // steps.queries), layout.lines),
-        (q, k, v, q if bias is None else bias, o, log_sum, *_reach(reach, q, of_queries=True)),
-        (*layout.strides, *_bias_strides(bias), *layout.sizes, *_numbers(reach), scale, *layout.widths),
-        {"BIASED": bias is not None, **layout.constants, "M": steps.queries, "N": steps.keys},
+        (q, k, v, q if bias is None else bias, o, log_sum, _seed(lot, q), *_reach(reach, q, of_queries=True)),
+        (*layout.strides, *_bias_strides(bias), *layout.sizes, *_numbers(reach), scale, *layout.widths, *_drops(lot)),
+        {"BIASED": bias is not None, "DROPS": lot is not None, **layout.constants, "M": steps.queries, "N": steps.keys},
         **steps.options,
     )
     return o, log_sum
@@ -113,6 +116,7 @@ def backward(
     o: Tensor,
     log_sum: Tensor,
     from_above: Tensor,
+    lot: Lot | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     """As `flash_tiled.backward`."""
     q, k, v = _rows_in_line(q), _rows_in_line(k), _rows_in_line(v)
@@ -130,11 +134,12 @@ def backward(
         num_warps=4,
     )
     dq, dk, dv = like_a_stream(q, d), like_a_stream(k, d), like_a_stream(v, e)
-    dbias = None if bias is None else torch.zeros_like(bias, dtype=torch.float32)
+    by_tiles = isinstance(reach, Band)  # elsewhere programs add to the gradient of a bias as they come
+    dbias = None if bias is None or by_tiles else torch.zeros_like(bias, dtype=torch.float32)
     strides = (*layout.strides, *_bias_strides(bias))
-    given = (q, k, v, q if bias is None else bias, above, log_sum, difference)
-    rest = (*layout.sizes, *_numbers(reach), scale, d, e)
-    constants = {"BIASED": bias is not None, **layout.constants}
+    given = (q, k, v, q if bias is None else bias, above, log_sum, difference, _seed(lot, q))
+    rest = (*layout.sizes, *_numbers(reach), scale, d, e, *_drops(lot))
+    constants = {"BIASED": bias is not None, "DROPS": lot is not None, **layout.constants}
     steps = layout.backward_keys
     launch(
         programs.backward_keys,
@@ -153,7 +158,42 @@ def backward(
         {**constants, "LEARNED": dbias is not None, "M": steps.queries, "N": steps.keys},
         **steps.options,
     )
+    if bias is not None and isinstance(reach, Band):
+        dbias = _backward_bias(bias, reach, layout, given, (*strides, *rest), drops=lot is not None)
     return dq, dk, dv, dbias if bias is None or dbias is None else dbias.to(bias.dtype)
+
+
+def _backward_bias(
+    bias: Tensor,
+    reach: Band,
+    layout: Layout,
+    given: tuple[Tensor, ...],
+    numbers: tuple[int | float, ...],
+    *,
+    drops: bool,
+) -> Tensor:
+    """The gradient of a bias, tile by tile, summed over all that share it. [1|b 1|h 1|q k] float32"""
+    (b, h), q, steps = bias.shape[:2], given[0], layout.backward_bias
+    made = torch.empty(b, h, layout.queries, layout.keys, dtype=torch.float32, device=bias.device)
+    runs = (q, q) if reach.runs is None else (reach.runs.of_queries, reach.runs.of_keys)
+    heads = layout.sizes[0]
+    names = ("RUNS", "FITS", "PRECISION", "TILE", "WORD")
+    launch(
+        flash_bias_programs.backward_bias,
+        (-(-layout.queries // steps.queries) * -(-layout.keys // steps.keys), b * h),
+        (*given, made, *runs),
+        (*numbers, 1 if b > 1 else layout.lines // heads, 1 if h > 1 else heads),
+        {
+            "DROPS": drops,
+            **{name: layout.constants[name] for name in names},
+            "M": steps.queries,
+            "N": steps.keys,
+            "D": layout.constants["D"],
+            "E": layout.constants["E"],
+        },
+        **steps.options,
+    )
+    return made if bias.shape[2] == layout.queries else made.sum(2, keepdim=True)
 
 
 # The quickest of those tried on an H200, for look-ahead masks in bfloat16 at widths of 64 and 128.
@@ -174,6 +214,10 @@ def backward_queries_steps(width: int, large: bool) -> Steps:
     return Steps(64, 64, 4, 3) if width <= 64 else Steps(128, 64, 8, 3)
 
 
+def backward_bias_steps(width: int, large: bool) -> Steps:
+    return Steps(32, 32, 4, 2) if large else Steps(64, 64, 4, 2)
+
+
 def _reach(reach: Band | TileMap, unused: Tensor, *, of_queries: bool) -> tuple[Tensor, ...]:
     """What programs read of it: lists and patterns of tiles, runs of queries and keys, and what each tile may meet."""
     if isinstance(reach, TileMap):
@@ -190,6 +234,15 @@ def _numbers(reach: Band | TileMap) -> tuple[int, int, int]:
     if isinstance(reach, TileMap):
         return reach.rows, 0, 0
     return 1 if reach.runs is None else len(reach.runs.of_queries), reach.least, reach.most
+
+
+def _seed(lot: Lot | None, unused: Tensor) -> Tensor:
+    return unused if lot is None else lot.seed
+
+
+def _drops(lot: Lot | None) -> tuple[int, float]:
+    """How many of 2³¹ weights go, and by what the others grow."""
+    return (0, 1.0) if lot is None else (lot.dropped, lot.scale)
 
 
 def _bias_strides(bias: Tensor | None) -> tuple[int, int, int]:

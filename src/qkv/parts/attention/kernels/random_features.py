@@ -76,9 +76,9 @@ class RandomDirections(nn.Module, ABC):
         self.directions.copy_(torch.stack(drawn).view(self.directions.shape))
 
     @abstractmethod
-    def forward(self, x: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+    def forward(self, x: Tensor, scale: float) -> tuple[Tensor, Tensor | None]:
         """x [b h n d] → features [b h n m] for scores of this scale, and the logarithms of the factors by which they
-        were made smaller [b h n 1]."""
+        were made smaller [b h n 1]; None: they were not."""
 
     def extra_repr(self) -> str:
         return f"{self.count} features" + (f", new every {self.redraw_every}" if self.redraw_every else "")
@@ -130,10 +130,10 @@ class WaveFeatures(RandomDirections):
         self.count = features
         self.spread = nn.Parameter(torch.ones(heads, 1, width))
 
-    def forward(self, x: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+    def forward(self, x: Tensor, scale: float) -> tuple[Tensor, None]:
         angles = F.normalize(widened(x), dim=-1) @ (self.directions * self.spread).transpose(-1, -2)  # [b h n m/2]
         waves = torch.cat([angles.sin(), angles.cos()], -1) * self.directions.shape[1] ** -0.5
-        return waves.to(x.dtype), torch.zeros_like(angles[..., :1])
+        return waves.to(x.dtype), None
 
 
 class Sums(NamedTuple):
@@ -208,10 +208,9 @@ class RandomFeatureKernel(nn.Module):
                 o, after, size = programs.looking_back(q, k, v, self.features.directions, real, scale, *before)
                 seen = torch.full_like(size, k.shape[2]) if real is None else real.sum(1).view(-1, 1, 1, 1).to(size)
                 return o.to(given), Sums(after, size, seen.expand_as(size) + (0 if sums is None else sums.seen))
-            shown, parts = _shown(real, k), []
+            shown, parts, sums = _shown(real, k), [], sums or self._nothing(q, v)
             if gates is not None:
                 gates = widened(gates).masked_fill(~shown[..., 0], 1.0)  # padding fades nothing
-            sums = sums or self._nothing(q, v)
             for part in self._segments(q):
                 gate = None if gates is None else gates[:, :, part]
                 segment = (x[:, :, part] for x in (q, k, v, shown))
@@ -223,8 +222,9 @@ class RandomFeatureKernel(nn.Module):
     def _looking_back(
         self, scale: float, gates: Tensor | None, q: Tensor, k: Tensor, v: Tensor, real: Tensor, *before: Tensor
     ) -> tuple[Tensor, ...]:
-        queries, _ = self.features(q, scale)
-        keys, values, sums = self._weighed(scale, k, v, real, Sums(*before))
+        made, size = self.features(torch.cat([q, k]), scale)  # at once: a host that is slow calls half as often
+        queries, keys = made.chunk(2)
+        values, sums = self._weighed(None if size is None else size[len(q) :], v, real, Sums(*before))
         if gates is None:
             read, after = prefix_sums(queries, keys, values, sums.of_values)
             seen = sums.seen + real.to(sums.seen.dtype).cumsum(2)
@@ -234,24 +234,25 @@ class RandomFeatureKernel(nn.Module):
         return self._ratio(read, seen, v.shape[-1]), after, sums.largest, seen[:, :, -1:]
 
     def _gathered(self, scale: float, k: Tensor, v: Tensor, real: Tensor, *before: Tensor) -> Sums:
-        keys, values, sums = self._weighed(scale, k, v, real, Sums(*before))
+        keys, size = self.features(k, scale)
+        values, sums = self._weighed(size, v, real, Sums(*before))
         seen = sums.seen + real.to(sums.seen.dtype).sum(2, keepdim=True)
         return Sums(sums.of_values + keys.transpose(-1, -2) @ values, sums.largest, seen)
 
     def _read(self, scale: float, width: int, q: Tensor, *sums: Tensor) -> Tensor:
-        queries, _ = self.features(q, scale)
-        of_values, _, seen = sums
+        queries, (of_values, _, seen) = self.features(q, scale)[0], sums
         return self._ratio(queries @ of_values.to(queries.dtype), seen, width)
 
-    def _weighed(self, scale: float, k: Tensor, v: Tensor, real: Tensor, sums: Sums) -> tuple[Tensor, Tensor, Sums]:
-        """Features of keys; values that carry what these were made smaller by; the sums before, on the same footing."""
-        keys, size = self.features(k, scale)
-        size = size.masked_fill(~real, -torch.inf)
-        largest = torch.maximum(size.detach().amax(2, keepdim=True), sums.largest)  # [b h 1 1]
-        weights = (size - largest).exp().to(v.dtype)
+    def _weighed(self, size: Tensor | None, v: Tensor, real: Tensor, sums: Sums) -> tuple[Tensor, Sums]:
+        """Values that carry what features of keys were made smaller by; the sums before, on the same footing."""
+        weights = real.to(v.dtype).expand(*v.shape[:3], 1)
+        if size is not None:
+            size = size.masked_fill(~real, -torch.inf)
+            largest = torch.maximum(size.detach().amax(2, keepdim=True), sums.largest)  # [b h 1 1]
+            weights = (size - largest).exp().to(v.dtype)
+            sums = Sums(sums.of_values * (sums.largest - largest).exp(), largest, sums.seen)
         # Columns of weights alone gather the denominator: one would do, but eight at a time suit a GPU.
-        values = torch.cat([v * weights, weights.expand(*weights.shape[:-1], beside(v.shape[-1]))], -1)
-        return keys, values, Sums(sums.of_values * (sums.largest - largest).exp(), largest, sums.seen)
+        return torch.cat([v * weights, weights.expand(*weights.shape[:-1], beside(v.shape[-1]))], -1), sums
 
     def _ratio(self, read: Tensor, seen: Tensor, width: int) -> Tensor:
         below = widened(read[..., width : width + 1])
@@ -281,17 +282,14 @@ class RandomFeatureKernel(nn.Module):
         return positive_triton if positive_triton.fits(q, v) else None
 
     def _segments(self, x: Tensor) -> Iterator[slice]:
-        rows, heads, length, _ = x.shape
-        chunks = SEGMENT // (rows * heads * self.features.count * CHUNK)
+        chunks = SEGMENT // (x.shape[0] * x.shape[1] * self.features.count * CHUNK)
         tokens = CHUNK * max(1, min(CHUNKS, chunks))
-        return (slice(first, first + tokens) for first in range(0, length, tokens))
+        return (slice(first, first + tokens) for first in range(0, x.shape[2], tokens))
 
 
 def _shown(real: Tensor | None, k: Tensor) -> Tensor:
     """Which keys are no padding. [b 1 k 1]"""
-    if real is None:
-        return torch.ones(1, 1, k.shape[2], 1, dtype=torch.bool, device=k.device)
-    return real[:, None, :, None]
+    return torch.ones_like(k[:1, :1, :, :1], dtype=torch.bool) if real is None else real[:, None, :, None]
 
 
 def _again(compute: Callable[..., Any], *given: Any) -> Any:

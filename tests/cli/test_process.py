@@ -1,0 +1,94 @@
+"""A command gets to work without delay: it opens no file that it does not need. Nothing is timed here."""
+
+import gc
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from qkv.api.loading import USES
+from qkv.cli.main import VERBS, main
+from qkv.cli.process import ALONE, ending, opening
+from qkv.models.families import FAMILIES
+from qkv.weights.export import export
+from tests.cli.text_models import save_writer
+
+RUN = """
+import gc, json, sys, torch
+known = set(sys.modules)  # what torch itself imports, it may
+from qkv.cli.main import main
+sys.argv = ["qkv", "run", sys.argv[1], "light", "--max-tokens", "2", "--device", "cpu"]
+code = main()
+new = sorted(set(sys.modules) - known)
+print(json.dumps({"code": code, "new": new, "collects": gc.isenabled(), "frozen": gc.get_freeze_count()}))
+"""
+NEVER = (
+    "torch._dynamo", "torch._inductor", "torch.distributed.tensor", "torch.onnx", "sympy", "PIL", "huggingface_hub",
+    "rich", "transformers", "qkv.api.training", "qkv.cli.train", "qkv.data.images", "qkv.data.sound", "qkv.look",
+    "qkv.models.attention_choice", "qkv.train.loop", "qkv.weights.gguf", "qkv.weights.export",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_writer(tmp_path_factory.mktemp("own") / "writer")
+
+
+@pytest.mark.parametrize("published", [False, True])
+def test_a_language_model_that_is_run_needs_little(own: Path, published: bool, tmp_path: Path) -> None:
+    folder = export(own, tmp_path / "published") if published else own
+    done = subprocess.run([sys.executable, "-c", RUN, str(folder)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    assert told["code"] == 0
+    assert [name for name in told["new"] if f"{name}.".startswith(tuple(f"{each}." for each in NEVER))] == []
+    opened = {name for name, file in FAMILIES.homes.items() if f"qkv.models.{file}" in told["new"]}
+    assert opened == {"gpt2"}
+    assert told["collects"]
+    assert told["frozen"] > 10_000  # what was made by opening files is no longer looked at
+
+
+def test_nothing_of_a_process_that_goes_on_is_frozen() -> None:
+    before = gc.get_freeze_count()
+    assert main(["models", "nothing"]) == 2
+    with opening():
+        assert gc.isenabled()
+    ending()
+    assert gc.get_freeze_count() == before
+
+
+def test_a_process_that_ends_looks_for_garbage_after_files_were_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+    collects: list[bool] = []
+
+    def fail() -> None:
+        with opening():
+            collects.append(gc.isenabled())
+            raise ValueError("stop")
+
+    monkeypatch.setattr(gc, "freeze", lambda: collects.append(gc.isenabled()))
+    alone = ALONE.set(True)
+    try:
+        with pytest.raises(ValueError, match="stop"):
+            fail()
+    finally:
+        ALONE.reset(alone)
+    assert gc.isenabled()
+    assert collects == [False, False]
+
+
+def test_every_verb_has_its_file_and_its_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    shown = capsys.readouterr().out
+    for name, verb in VERBS.items():
+        assert f"  {name} " in shown
+        assert verb.summary.split()[0] in shown
+    assert main(["convert", "--help"]) == 0
+    assert "Usage: qkv convert" in capsys.readouterr().out
+
+
+def test_what_uses_a_model_says_so_itself() -> None:
+    assert all(kind in use.kinds for kind, use in USES.items())
+    assert {kind for use in USES.values() for kind in use.kinds} == set(USES)
