@@ -28,7 +28,7 @@ os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")  # some machines
 
 import torch
 from common import THREADS, interleaved, read_bandwidth, report
-from gguf_file import write_gguf
+from gguf_file import without_amx, write_gguf
 from peers import Bench, Disagreement, Missing, absent
 from same_weights import many_bytes, ours_of, parameters_of, reference_of
 
@@ -144,7 +144,9 @@ class Settings:
 
         file = self.folder / f"gpt2-{precision}.gguf"
         write_gguf(file, self.model, self.tokenizer, END, precision)
-        model = llama_cpp.Llama(str(file), n_ctx=self.prompt_length + self.new, n_threads=THREADS, verbose=False)
+        options = {"n_ctx": self.prompt_length + self.new, "n_threads": THREADS, "n_threads_batch": THREADS}
+        with without_amx(llama_cpp.llama):
+            model = llama_cpp.Llama(str(file), verbose=False, **options)
 
         def write() -> list[int]:
             model.reset()

@@ -234,4 +234,5 @@ if __name__ == "__main__":
             "weights": "random, the same for all",
             "sentences of a file together": f"HF {OF_HF}, CTranslate2 {OF_CTRANSLATE2}, qkv all",
         },
+        seconds=8.0,
     )

@@ -4,7 +4,7 @@ Options of every such script:
 
     --small          tiny sizes, to see that it runs; nothing is written
     --only NAME      this work alone; nothing is written
-    --seconds N      of timing for each work (20 if nothing is said), at least three turns
+    --seconds N      of timing for each work, at least two turns
 
 Peers are not among our dependencies: `pip install onnx onnxruntime ctranslate2`. One that is not installed is named.
 """
@@ -97,7 +97,7 @@ def compete(work: Work, seconds: float) -> dict[str, Any]:
             first = (str(error).strip().splitlines() or [""])[0][:160]
             told[name] = f"not here: {first}" if isinstance(error, Missing) else f"failed: {first}"
     most = Most.measured()
-    times = interleaved(calls, seconds=seconds, at_least=3 if seconds else 1, warm=0)  # each has answered once
+    times = interleaved(calls, seconds=seconds, at_least=2 if seconds else 1, warm=0)  # each has answered once
     most = most.better(Most.measured())
     speed = {name: work.amount / statistics.median(some) for name, some in times.items()}
     row: dict[str, Any] = {"work": work.title, "unit": work.unit}
@@ -133,11 +133,12 @@ def near(ours: torch.Tensor, theirs: torch.Tensor, tolerance: float = 1e-3) -> s
     return f"within {tolerance:.0e} of the largest answer"
 
 
-def main(name: str, works: Works, remarks: Mapping[str, Any]) -> None:
+def main(name: str, works: Works, remarks: Mapping[str, Any], seconds: float) -> None:
+    """Run the script `name`, whose results go into a file of that name; each work is timed for so many seconds."""
     parser = argparse.ArgumentParser(description=sys.modules["__main__"].__doc__)
     parser.add_argument("--small", action="store_true", help="tiny sizes, to see that it runs; nothing is written")
     parser.add_argument("--only", action="append", choices=list(works), help="this work alone; may be said again")
-    parser.add_argument("--seconds", type=float, default=20.0, help="of timing for each work")
+    parser.add_argument("--seconds", type=float, default=seconds, help="of timing for each work")
     given = parser.parse_args()
     torch.set_num_threads(THREADS)
     rows = []
