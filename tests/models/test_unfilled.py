@@ -71,7 +71,8 @@ def look_at_all() -> None:
 def test_no_family_needs_a_compiler_to_be_looked_at() -> None:
     """Which takes a second to import, and filling tensors that have no memory asks for it; so does joining them."""
     code = (
-        "import sys; from tests.models import test_unfilled as t; t.look_at_all(); sys.exit('torch._dynamo' in sys.modules)"
+        "import sys; from tests.models import test_unfilled as t; t.look_at_all(); "
+        "sys.exit('torch._dynamo' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
