@@ -98,8 +98,7 @@ TITLES = {
         "Attention that is linear in length, on a GPU",
         "Random features and Linformer from 4,096 to 262,144 tokens against torch's dense kernels, then Linformer's "
         "Table 3: a whole layer forward against one that forms its tables of weights, as the paper's did, with the "
-        "paper's factors beside ours. Against a dense kernel that forms no table, what is left to save is less. The "
-        "figures of random features are those of products in torch: the fused programs of today are not measured yet.",
+        "paper's factors beside ours. Against a dense kernel that forms no table, what is left to save is less.",
     ),
     "cost_gpu": (
         "What `qkv cost` foretells of a training step on a GPU",
