@@ -1,6 +1,6 @@
 """Greedy decoding by GPT-2 124M on a CPU, one text at a time, beside whatever else is installed that can do it.
 
-    python bench/gpt2_decoding.py             # some four minutes on two cores
+    python bench/gpt2_decoding.py             # some three minutes on two cores
     python bench/gpt2_decoding.py --small     # to see that it runs; writes nothing
     python bench/gpt2_decoding.py --only HF   # ours and those peers alone whose names begin so
 
@@ -76,7 +76,7 @@ class Settings:
     def __init__(self, small: bool, folder: Path) -> None:
         self.folder = folder
         self.sizes: GPT2Sizes = replace(SIZES["base"], **(TINY if small else {}))
-        self.prompt_length, self.new, self.seconds = (8, 12, 0.0) if small else (128, 64, 90.0)
+        self.prompt_length, self.new, self.seconds = (8, 12, 0.0) if small else (128, 64, 60.0)
         self.bench = Bench(small, torch.device("cpu"), folder)
         self.model = ours_of("gpt2", self.sizes, HeadChoice("language"), self.bench)
         self.tokenizer = many_bytes(self.sizes.vocabulary, END)
