@@ -56,6 +56,15 @@ def test_nothing_is_drawn_but_from_a_generator() -> None:
     assert table.tolist() == [0, 1]
 
 
+def test_who_draws_until_numbers_lie_within_bounds_comes_to_an_end() -> None:
+    """Whatever memory held before: torch draws again as long as a number is too large."""
+    weight = torch.full((64, 64), 1e6)
+    with Undrawn(), torch.no_grad():
+        torch.nn.init.trunc_normal_(weight, std=0.1, a=-0.2, b=0.2)
+        assert float(weight.abs().max()) <= 0.2
+        assert float(torch.full((3,), 7.0).uniform_(1, 2).max()) <= 2
+
+
 def look_at_all() -> None:
     """Every family with every head, and what its published folders hold."""
     with torch.device("meta"), Unfilled():
