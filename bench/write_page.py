@@ -27,8 +27,8 @@ TITLES = {
         "Text by GPT-2 on a CPU",
         "One text at a time: every weight is read once a token, so memory sets the limit. A peer that reaches a good "
         "part of it, as all do in single precision, leaves no more than the rest to gain; in 8 bits (`precision=int8`) "
-        "the small operations between the products weigh as much as these. Perplexity says what fewer bits cost. What "
-        "is not installed where this was measured is named.",
+        "the small operations between the products weigh more. Perplexity says what fewer bits cost. What is not "
+        "installed where this was measured is named.",
     ),
     "encoders_cpu": (
         "Encoders on a CPU",

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from qkv.generate import beam, fused
+from qkv.generate import beam, fused, recording
 from qkv.generate import write as writing
 from qkv.generate.beam import PowerPenalty, beam_search, search_beams
 from qkv.generate.choose import Drawn, TheLikeliest, chance_of
@@ -75,6 +75,17 @@ def always(monkeypatch):
     monkeypatch.setattr(fused, "find_spec", lambda name: None)
 
 
+@pytest.fixture
+def done_once(monkeypatch):
+    """Recording does its work once, as it must on a GPU, so that libraries and programs are ready."""
+
+    def recorded(work, device):
+        work()
+        return work
+
+    monkeypatch.setattr(recording, "recorded", recorded)
+
+
 @pytest.mark.parametrize("seed", [0, 1, 2])
 @pytest.mark.parametrize("prompts", [PROMPTS, PROMPTS[2:3]], ids=["many", "one"])
 def test_a_record_writes_what_ordinary_steps_write(seed, prompts, monkeypatch):
@@ -121,7 +132,7 @@ def test_samples_shapers_and_alternatives(alternatives, monkeypatch):
 @pytest.mark.parametrize(
     "make", [small_gpt, small_llama, lambda: small_llama(window=5)], ids=["gpt2", "llama", "window"]
 )
-def test_beams_of_prompts(make, monkeypatch):
+def test_beams_of_prompts(make, done_once, monkeypatch):
     monkeypatch.setattr(fused, "find_spec", lambda name: None)
     model = make()
     prompts = PROMPTS if not model.counts_slots else [[3, 4, 5], [6, 7, 8]]
@@ -135,7 +146,7 @@ def test_beams_of_prompts(make, monkeypatch):
 
 
 @pytest.mark.parametrize("make", [small_model, small_t5], ids=["transformer", "t5"])
-def test_models_that_read_a_source(make, always, monkeypatch):
+def test_models_that_read_a_source(make, always, done_once, monkeypatch):
     model = make()
     assert why_not(model) is None
     source, lengths = sources([5, 3, 7, 2, 6, 4, 5, 3, 2])
