@@ -7,8 +7,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+from qkv.look.axes import Axis, Logarithmic
+from qkv.look.curves import Curve, curve_png
+
 RESULTS = Path(__file__).parent / "results"
 PAGE = Path(__file__).parents[1] / "docs" / "performance.md"
+SHOWN = {"measured": "tokens/s", "limit": "limit"}  # columns of a picture
 TITLES = {
     "decode_file_vs_marian": (
         "Translating a file on a CPU",
@@ -100,6 +104,12 @@ TITLES = {
         "Table 3: a whole layer forward against one that forms its tables of weights, as the paper's did, with the "
         "paper's factors beside ours. Against a dense kernel that forms no table, what is left to save is less.",
     ),
+    "scaling_gpu": (
+        "How speed goes with size on a GPU",
+        "A model of GPT-2's kind as one thing grows at a time. Limits are those of matrix products in training, and of "
+        "the bytes of weights and slots in decoding. A point with less than two thirds of its neighbour's share of "
+        "the limit is called a cliff.",
+    ),
     "cost_gpu": (
         "What `qkv cost` foretells of a training step on a GPU",
         "Time and peak memory of a step told beforehand, from shapes and a device measured once "
@@ -136,8 +146,24 @@ def table(rows: list[dict[str, Any]]) -> str:
     return "\n".join(lines + ["| " + " | ".join(str(row.get(column, "")) for column in columns) + " |" for row in rows])
 
 
+def pictures(rows: list[dict[str, Any]], axes: dict[str, str]) -> str:
+    """One for each curve, beside the page; what they are named by."""
+    named = []
+    for name, label in axes.items():
+        points = [row for row in rows if row["curve"] == name and "tokens/s" in row]
+        x = [row["x"] for row in points]
+        drawn = [Curve(what, x, [row[column] for row in points]) for what, column in SHOWN.items()]
+        file = Path(PAGE.stem) / f"{name.replace(', ', '-').replace(' ', '-')}.png"
+        (PAGE.parent / file).parent.mkdir(exist_ok=True)
+        curve_png(drawn, PAGE.parent / file, Axis(label, Logarithmic()), Axis("tokens/s", Logarithmic()), name)
+        named.append(f"![{name}]({file.as_posix()})")
+    return "\n\n".join(named)
+
+
 def section(name: str, title: str, text: str) -> str:
     result = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+    if axes := result.pop("axes", None):
+        text += f"\n\n{pictures(result['rows'], axes)}"
     remarks = {**result.pop("machine"), **{key: value for key, value in result.items() if key != "rows"}}
     facts = "; ".join(f"{key}: {value}" for key, value in remarks.items())
     return f"## {title}\n\n{text}\n\n{table(result['rows'])}\n\n{facts}. Script: `bench/{name}.py`.\n"

@@ -56,6 +56,20 @@ def test_a_script_for_cpus_loads(name: str, bench: Any) -> None:
     assert callable(bench(name).main)
 
 
+def test_curves_become_pictures(bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page, scaling = bench("write_page"), bench("scaling_gpu")
+    monkeypatch.setattr(page, "PAGE", tmp_path / "performance.md")
+    rows, before = [], None
+    for place, seconds in ((1, 1.0), (2, 1.0), (4, 4.0)):  # twice the work in the same time, then in four times it
+        row, before = scaling.row_of("by rows", place, scaling.Point(place, seconds, place / 10), before)
+        rows.append(row)
+    assert [row["of the limit"] for row in rows] == ["10%", "20%", "10%"]
+    assert [row["remark"] for row in rows] == ["", "", "a cliff"]
+    rows.append({"curve": "by rows", "x": 8, "remark": "out of memory"})
+    assert page.pictures(rows, {"by rows": "rows"}) == "![by rows](performance/by-rows.png)"
+    assert (tmp_path / "performance" / "by-rows.png").stat().st_size > 1000
+
+
 def test_results_have_words_on_the_page(bench: Any) -> None:
     titles = bench("write_page").TITLES
     assert set(titles) >= {*AGAINST_PEERS, *ON_CPU}
@@ -165,7 +179,7 @@ def test_the_model_written_by_hand_is_gpt2(bench: Any) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [*AGAINST_PEERS, *ON_CPU])
+@pytest.mark.parametrize("name", [*AGAINST_PEERS, *ON_CPU, "scaling_gpu"])
 def test_a_script_runs_in_small(name: str) -> None:
     done = subprocess.run(
         [sys.executable, BENCH / f"{name}.py", "--small"], capture_output=True, text=True, check=False, timeout=600
