@@ -26,6 +26,7 @@ from qkv.weights.save import tensors_of
 
 RESULTS = Path(__file__).parent / "results"
 THREADS = 2
+REST = 0.3  # seconds: Intel's OpenMP spins for 0.2
 LARGE = 52_000_000  # numbers: more than any cache of the machines at hand keeps to itself
 
 
@@ -68,7 +69,9 @@ def interleaved(
 ) -> dict[str, list[float]]:
     """Seconds of every call. The peers take turns, so that what disturbs the machine disturbs them alike.
 
-    `warm` calls of each go before.
+    `warm` calls of each go before all. At its turn a peer first waits until the threads of the one before it have gone
+    to sleep, which spin for a while after their work, and has a call to itself that is not timed: that is how a
+    library runs where it is alone.
     """
     for _ in range(warm):
         for peer in peers.values():
@@ -79,6 +82,8 @@ def interleaved(
         if turn >= at_least and time.perf_counter() - began > seconds:
             break
         for name in sorted(peers, reverse=bool(turn % 2)):
+            time.sleep(REST)
+            peers[name]()
             before = time.perf_counter()
             peers[name]()
             times[name].append(time.perf_counter() - before)
@@ -99,7 +104,7 @@ def read_bandwidth() -> float:
 def machine() -> dict[str, Any]:
     return {
         "processor": processor(),
-        "threads": torch.get_num_threads(),
+        "threads": THREADS,
         "precision": "float32",
         "python": platform.python_version(),
         "torch": torch.__version__,

@@ -27,10 +27,10 @@ os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")  # some machines
 
 import torch
 import torch.nn.functional as F
+from apart import Apart, Call, stay_single
 from common import THREADS, interleaved, read_bandwidth, report
 from peers import Bench, Disagreement, Missing, absent, rounded
 
-Call = Callable[[], Any]
 Make = Callable[[], Call]
 OTHERS = ("ctranslate2", "onnxruntime")
 EDGE, TIMES = 1024, 20  # of the product that shows what the cores can do
@@ -79,12 +79,12 @@ Works = Mapping[str, Callable[[Bench], Work]]
 
 def compete(work: Work, seconds: float) -> dict[str, Any]:
     """What each way does in a second, and how ours stands beside the others."""
-    calls: dict[str, Call] = {}
+    calls: dict[str, Apart] = {}
     told: dict[str, str] = {}
     agreed, ours = "", None
     for name, make in work.ways.items():
         try:
-            call = make()
+            call = Apart(make, THREADS)
             answer = call()
             if ours is None:
                 ours = answer
@@ -96,9 +96,12 @@ def compete(work: Work, seconds: float) -> dict[str, Any]:
                 raise
             first = (str(error).strip().splitlines() or [""])[0][:160]
             told[name] = f"not here: {first}" if isinstance(error, Missing) else f"failed: {first}"
-    most = Most.measured()
+    cores = Apart(lambda: Most.measured, THREADS)
+    most: Most = cores()
     times = interleaved(calls, seconds=seconds, at_least=2 if seconds else 1, warm=0)  # each has answered once
-    most = most.better(Most.measured())
+    most = most.better(cores())
+    for each in (cores, *calls.values()):
+        each.end()
     speed = {name: work.amount / statistics.median(some) for name, some in times.items()}
     row: dict[str, Any] = {"work": work.title, "unit": work.unit}
     row |= {name: rounded(speed[name]) if name in speed else told[name] for name in work.ways}
@@ -140,7 +143,7 @@ def main(name: str, works: Works, remarks: Mapping[str, Any], seconds: float) ->
     parser.add_argument("--only", action="append", choices=list(works), help="this work alone; may be said again")
     parser.add_argument("--seconds", type=float, default=seconds, help="of timing for each work")
     given = parser.parse_args()
-    torch.set_num_threads(THREADS)
+    stay_single()
     rows = []
     for each in given.only or works:
         with tempfile.TemporaryDirectory() as folder:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import json
+import os
 import subprocess
 import sys
 from contextlib import ExitStack
@@ -136,6 +137,26 @@ def test_answers_that_differ_stop_a_comparison(bench: Any) -> None:
     assert peers.same_tokens({"qkv": [[1, 2]], "other": [[1, 2]]}).startswith("all 2 tokens")
     with pytest.raises(peers.Disagreement):
         peers.same_tokens({"qkv": [[1, 2]], "other": [[1, 3]]})
+
+
+def test_a_peer_in_a_process_of_its_own(bench: Any) -> None:
+    apart, missing = bench("apart"), bench("peers").Missing
+
+    def gone() -> Any:
+        raise missing("gone is not installed")
+
+    counted: list[int] = []
+    peer = apart.Apart(lambda: lambda: counted.append(1) or (len(counted), torch.get_num_threads()), threads=2)
+    assert [peer(), peer()] == [(1, 2), (2, 2)]
+    assert not counted
+    assert peer.watched(repr).startswith("<function")
+    peer.end()
+    with pytest.raises(missing, match="not installed"):
+        apart.Apart(gone, threads=1)
+    with pytest.raises(RuntimeError, match="ended with code 7"):
+        apart.Apart(lambda: os._exit(7), threads=1)
+    with pytest.raises(RuntimeError, match="ZeroDivisionError"):
+        apart.Apart(lambda: lambda: 1 / 0, threads=1)()
 
 
 def test_the_limit_is_the_slower_of_moving_and_computing(bench: Any) -> None:
