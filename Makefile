@@ -46,7 +46,7 @@ docs: $(VENV)/installed-docs ## build the site with its API reference into site/
 	$(BIN)/python -m sphinx --fail-on-warning --keep-going -q --fresh-env -b html -c docs -d build/doctrees . site
 	@echo "Open site/index.html"
 
-bench: $(VENV)/installed-test ## run every benchmark that needs no GPU (bench/*.py but not bench/*_gpu.py)
+bench: $(VENV)/installed-peers ## run every benchmark that needs no GPU (bench/*.py but not bench/*_gpu.py)
 	@set -e; for script in $(filter-out %_gpu.py,$(wildcard bench/*.py)); do \
 		echo "== $$script"; $(BIN)/python $$script; done
 
@@ -86,6 +86,11 @@ $(VENV)/installed-test: $(SOURCES) | $(BIN)/python
 	@echo "Installing qkv and its test tools into $(VENV) (once; a few minutes at most)"
 	@$(INSTALL) --editable ".[test]"
 	@touch $(VENV)/installed-base $@
+
+$(VENV)/installed-peers: $(SOURCES) | $(BIN)/python
+	@echo "Installing qkv and the libraries it is measured beside into $(VENV) (once; some minutes, one is compiled)"
+	@$(INSTALL) --editable ".[test,peers]"
+	@touch $(VENV)/installed-base $(VENV)/installed-test $@
 
 $(VENV)/installed-docs: $(SOURCES) | $(BIN)/python
 	@echo "Installing qkv and its documentation tools into $(VENV) (once; a few minutes at most)"

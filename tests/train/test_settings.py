@@ -108,3 +108,13 @@ def test_a_score_that_rises_is_not_watched_for_falling() -> None:
     with pytest.raises(QkvError, match="higher bleu is better"):
         TrainSettings(steps=1, watch="bleu")
     assert TrainSettings(steps=1, watch="bleu", better="higher").improves(2.0, 1.0)
+
+
+def test_the_precision_is_what_the_device_is_made_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert TrainSettings(steps=1, device="cpu").settled().precision == "float32"
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
+    for capability, precision in (((9, 0), "bfloat16"), ((8, 0), "bfloat16"), ((7, 5), "float32")):
+        monkeypatch.setattr("torch.cuda.get_device_capability", lambda _, capability=capability: capability)
+        assert TrainSettings(steps=1, device="cuda").settled().precision == precision
+        assert TrainSettings(steps=1, device="cuda", precision="float32").settled().precision == "float32"

@@ -29,7 +29,7 @@ class Setup:
     learning_rate: float = 1e-3
     warmup: int = 50  # updates
     batch_rows: int = 16
-    precision: str = "float32"
+    precision: str = "auto"
 
     def __post_init__(self) -> None:
         if (choice := AttentionChoice.of(self.attention)) is not None:

@@ -17,6 +17,9 @@ class DeviceOptions:
     recompute: Annotated[
         bool, typer.Option("--recompute", help="Compute the inside of blocks twice in place of keeping it in memory.")
     ] = False
+    compile: Annotated[
+        bool, typer.Option("--compile", help="Compile each block: the first step waits, the others are quicker.")
+    ] = False
     deterministic: Annotated[
         bool, typer.Option("--deterministic", help="On a GPU take only kernels whose answers repeat bit for bit.")
     ] = False
