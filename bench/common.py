@@ -65,17 +65,13 @@ def marian_base(dropout: float = 0.1, vocabulary: int = 58101) -> tuple[MarianMT
 
 
 def interleaved(
-    peers: Mapping[str, Callable[[], object]], *, seconds: float, at_least: int = 5, at_most: int = 40, warm: int = 1
+    peers: Mapping[str, Callable[[], object]], *, seconds: float, at_least: int = 5, at_most: int = 40
 ) -> dict[str, list[float]]:
     """Seconds of every call. The peers take turns, so that what disturbs the machine disturbs them alike.
 
-    `warm` calls of each go before all. At its turn a peer first waits until the threads of the one before it have gone
-    to sleep, which spin for a while after their work, and has a call to itself that is not timed: that is how a
-    library runs where it is alone.
+    At its turn a peer first waits until the threads of the one before it have gone to sleep, which spin for a while
+    after their work, and has a call to itself that is not timed: that is how a library runs where it is alone.
     """
-    for _ in range(warm):
-        for peer in peers.values():
-            peer()
     times: dict[str, list[float]] = {name: [] for name in peers}
     began = time.perf_counter()
     for turn in range(at_most):

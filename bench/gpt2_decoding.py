@@ -1,6 +1,6 @@
 """Greedy decoding by GPT-2 124M on a CPU, one text at a time, beside whatever else is installed that can do it.
 
-    python bench/gpt2_decoding.py             # some three minutes on two cores
+    python bench/gpt2_decoding.py             # some five minutes on two cores
     python bench/gpt2_decoding.py --small     # to see that it runs; writes nothing
     python bench/gpt2_decoding.py --only HF   # ours and those peers alone whose names begin so
 

@@ -1,8 +1,8 @@
 """How speed goes with size on a GPU: training by length, rows, width and depth; decoding by context and rows.
 
-    python bench/scaling_gpu.py          # about two minutes
+    python bench/scaling_gpu.py
     python bench/scaling_gpu.py --small  # tiny, on a CPU, to see that it runs; writes nothing
-    python bench/scaling_gpu.py --only "training, by length"
+    python bench/scaling_gpu.py --only "training, by length"  # writes nothing
 
 A model of GPT-2's kind, 124M where nothing else is said, in bfloat16. Every point stands beside what the machine's
 limits allow: the matrix products of a training step at the speed of a product of 8192² numbers, or the bytes of
@@ -13,7 +13,6 @@ neighbour's share of the limit is called a cliff, and has to be explained.
 from __future__ import annotations
 
 import argparse
-import gc
 import json
 import sys
 import time
@@ -166,7 +165,6 @@ def measured(name: str, bench: Bench) -> list[dict[str, Any]]:
             row = {"curve": name, "x": place, "remark": "out of memory"}
         rows.append(row)
         print(json.dumps(row), file=sys.stderr, flush=True)
-        gc.collect()
         clear(bench.device)
     return rows
 
@@ -182,9 +180,9 @@ def main() -> None:
     rows = []
     for name in given.only or CURVES:
         rows += measured(name, Bench(given.small, device, Path()))
-    if given.small:
+    if given.small or given.only:
         return
-    axes = {name: CURVES[name].of for name in given.only or CURVES}
+    axes = {name: curve.of for name, curve in CURVES.items()}
     report("scaling_gpu", rows, {"precision": "bfloat16", "model": "GPT-2's kind, random weights", "axes": axes})
 
 

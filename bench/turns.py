@@ -84,21 +84,22 @@ def compete(work: Work, seconds: float) -> dict[str, Any]:
     agreed, ours = "", None
     for name, make in work.ways.items():
         try:
-            call = Apart(make, THREADS)
-            answer = call()
+            calls[name] = Apart(make, THREADS)
+            answer = calls[name]()
             if ours is None:
                 ours = answer
             elif name not in work.narrow:
                 agreed = work.agree(ours, answer)
-            calls[name] = call
         except Exception as error:
             if name.startswith("qkv"):
                 raise
             first = (str(error).strip().splitlines() or [""])[0][:160]
+            if (failed := calls.pop(name, None)) is not None:
+                failed.end()
             told[name] = f"not here: {first}" if isinstance(error, Missing) else f"failed: {first}"
     cores = Apart(lambda: Most.measured, THREADS)
     most: Most = cores()
-    times = interleaved(calls, seconds=seconds, at_least=2 if seconds else 1, warm=0)  # each has answered once
+    times = interleaved(calls, seconds=seconds, at_least=2 if seconds else 1)
     most = most.better(cores())
     for each in (cores, *calls.values()):
         each.end()

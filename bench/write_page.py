@@ -31,21 +31,21 @@ TITLES = {
         "Text by GPT-2 on a CPU",
         "One text at a time: every weight is read once a token, so memory sets the limit. A peer that reaches a good "
         "part of it, as all do in single precision, leaves no more than the rest to gain. In 8 bits (`precision=int8`) "
-        "a third of the time goes into what stands between the products. Each library runs in a process of its own: "
+        "what stands between the products weighs more. Each library runs in a process of its own: "
         "two in one slow each other down. Perplexity says what fewer bits cost. What is not installed where this was "
         "measured is named.",
     ),
     "encoders_cpu": (
         "Encoders on a CPU",
         "In single precision, where all libraries end in the same kind of matrix products: rows of one length take the "
-        "time of those products, and what HF leaves of the limit is all there is to gain, less than half as much "
-        "again. Texts of mixed lengths are read in line, without padding. Each library runs in a process of its own. "
+        "time of those products, and what HF leaves of the limit is all there is to gain. "
+        "Texts of mixed lengths are read in line, without padding. Each library runs in a process of its own. "
         "Peers that are not installed where this was measured are named.",
     ),
     "text_to_text_cpu": (
         "Text to text on a CPU",
         "One source at a time reads all weights of a decoder once a token, so memory is the limit; a file is where "
-        "leaving the batch at one's end pays. Batches of one length stay below three times HF. Each library runs in a "
+        "leaving the batch at one's end pays. Each library runs in a "
         "process of its own. In 8 bits a quarter of the bytes is read, and other tokens may be written; the limit is "
         "that of single precision.",
     ),
@@ -116,7 +116,7 @@ TITLES = {
     "cost_gpu": (
         "What `qkv cost` foretells of a training step on a GPU",
         "Time and peak memory of a step told beforehand, from shapes and a device measured once "
-        "(`bench/measure_device.py`), beside the medians of real steps of our own training loop and the most that "
+        "(`bench/measure_device_gpu.py`), beside the medians of real steps of our own training loop and the most that "
         "torch's allocator handed out.",
     ),
     "loop_gpu": (

@@ -111,10 +111,12 @@ def test_a_score_that_rises_is_not_watched_for_falling() -> None:
 
 
 def test_the_precision_is_what_the_device_is_made_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert TrainSettings(steps=1, device="cpu").settled().precision == "float32"
+    cpu, cuda = torch.device("cpu"), torch.device("cuda")
+    assert TrainSettings(steps=1).on(cpu).precision == "float32"
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert TrainSettings(steps=1).on(cuda).precision == "bfloat16"  # priced where there is none
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
-    monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
     for capability, precision in (((9, 0), "bfloat16"), ((8, 0), "bfloat16"), ((7, 5), "float32")):
         monkeypatch.setattr("torch.cuda.get_device_capability", lambda _, capability=capability: capability)
-        assert TrainSettings(steps=1, device="cuda").settled().precision == precision
-        assert TrainSettings(steps=1, device="cuda", precision="float32").settled().precision == "float32"
+        assert TrainSettings(steps=1).on(cuda).precision == precision
+        assert TrainSettings(steps=1, precision="float32").on(cuda).precision == "float32"

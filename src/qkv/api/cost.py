@@ -106,11 +106,9 @@ def priced_model(
 def settings_of(
     steps: int | None, precision: str, accumulate: int, recompute: bool, place: torch.device
 ) -> TrainSettings:
-    if precision == "auto":  # of a device that need not be here
-        precision = "bfloat16" if place.type == "cuda" else "float32"
     return TrainSettings(
         steps=steps or 1, precision=precision, device="cpu", accumulate=accumulate, recompute=recompute  # type: ignore
-    )  # fmt: skip
+    ).on(place)  # fmt: skip
 
 
 def find_device(device: str | DeviceProfile) -> tuple[torch.device, DeviceProfile | None, str]:

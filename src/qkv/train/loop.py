@@ -66,7 +66,7 @@ def train(
     team = team or Team()
     team.check_optimizer(optimizer)
     fix_workspace(settings.deterministic)
-    settings = settings.settled()
+    settings = settings.on(settings.torch_device())
     if settings.precision == "float8":
         check_float8(settings.torch_device(), team.world.size)
     with reporter or Reporter() as shown, run.watched_by(shown.watchers):

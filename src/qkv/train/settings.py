@@ -146,15 +146,13 @@ class TrainSettings:
             raise QkvError(f"There is no {self.device}: this machine has {torch.cuda.device_count()} CUDA devices.")
         return device
 
-    def settled(self) -> "TrainSettings":
-        """With the precision that `auto` means on the device."""
-        return replace(self, precision=self._precision_on(self.torch_device()))
-
-    def _precision_on(self, device: torch.device) -> Literal["float32", "bfloat16", "float8"]:
+    def on(self, device: torch.device) -> "TrainSettings":
+        """With the precision that `auto` means there. A GPU that is not here is taken for one that has bfloat16."""
         if self.precision != "auto":
-            return self.precision
-        has_it = device.type == "cuda" and torch.cuda.get_device_capability(device) >= OLDEST_WITH_BFLOAT16
-        return "bfloat16" if has_it else "float32"
+            return self
+        here = device.type == "cuda" and torch.cuda.is_available()
+        old = here and torch.cuda.get_device_capability(device) < OLDEST_WITH_BFLOAT16
+        return replace(self, precision="float32" if device.type == "cpu" or old else "bfloat16")
 
     def autocast(self, device: torch.device) -> torch.autocast:
         """Matrix products in bfloat16 where the precision says so, and for float8 those that `float8.py` leaves over.
@@ -162,7 +160,7 @@ class TrainSettings:
         A fresh context each time. Narrow copies of weights are kept until its end, for those that are used again; not
         where blocks are computed twice to keep nothing: all of them together would be as large as half the model.
         """
-        narrow = self._precision_on(device) != "float32"
+        narrow = self.on(device).precision != "float32"
         return torch.autocast(device.type, torch.bfloat16, enabled=narrow, cache_enabled=not self.recompute)
 
 
