@@ -46,18 +46,21 @@ docs: $(VENV)/installed-docs ## build the site with its API reference into site/
 	$(BIN)/python -m sphinx --fail-on-warning --keep-going -q --fresh-env -b html -c docs -d build/doctrees . site
 	@echo "Open site/index.html"
 
-bench: $(VENV)/installed-test ## run every benchmark that needs no GPU (bench/*.py but not bench/*_gpu.py)
-	@set -e; for script in $(filter-out %_gpu.py,$(wildcard bench/*.py)); do \
+# The others in bench/ are what these share.
+BENCH_SCRIPTS = $(shell grep -l '^if __name__' bench/*.py)
+
+bench: $(VENV)/installed-peers ## run every benchmark that needs no GPU (bench/*.py but not bench/*_gpu.py)
+	@set -e; for script in $(filter-out %_gpu.py,$(BENCH_SCRIPTS)); do \
 		echo "== $$script"; $(BIN)/python $$script; done
 
 # On a machine that has all that is needed, but no way to install it: make bench-gpu GPU_PYTHON=python3
 GPU_PYTHON ?= $(BIN)/python
-GPU_SCRIPTS ?= $(wildcard bench/*_gpu.py)
+GPU_SCRIPTS ?= $(filter %_gpu.py,$(BENCH_SCRIPTS))
 
 bench-gpu: $(if $(filter $(BIN)/python,$(GPU_PYTHON)),$(VENV)/installed-test) ## run every benchmark on a GPU, and write docs/performance.md
 	@failed=0; for script in $(GPU_SCRIPTS); do \
 		echo "== $$script"; PYTHONPATH=src $(GPU_PYTHON) $$script || failed=1; done; \
-	$(GPU_PYTHON) bench/write_page.py; exit $$failed
+	PYTHONPATH=src $(GPU_PYTHON) bench/write_page.py; exit $$failed
 
 checkpoints: $(VENV)/installed-base ## fetch published models and vocabularies for the slow tests into checkpoints/ (570 MB)
 	$(BIN)/python -m tools.fetch_checkpoints
@@ -86,6 +89,11 @@ $(VENV)/installed-test: $(SOURCES) | $(BIN)/python
 	@echo "Installing qkv and its test tools into $(VENV) (once; a few minutes at most)"
 	@$(INSTALL) --editable ".[test]"
 	@touch $(VENV)/installed-base $@
+
+$(VENV)/installed-peers: $(SOURCES) | $(BIN)/python
+	@echo "Installing qkv and the libraries it is measured beside into $(VENV) (once; some minutes, one is compiled)"
+	@$(INSTALL) --editable ".[test,peers]"
+	@touch $(VENV)/installed-base $(VENV)/installed-test $@
 
 $(VENV)/installed-docs: $(SOURCES) | $(BIN)/python
 	@echo "Installing qkv and its documentation tools into $(VENV) (once; a few minutes at most)"

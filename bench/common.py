@@ -26,6 +26,7 @@ from qkv.weights.save import tensors_of
 
 RESULTS = Path(__file__).parent / "results"
 THREADS = 2
+REST = 0.3  # seconds: Intel's OpenMP spins for 0.2
 LARGE = 52_000_000  # numbers: more than any cache of the machines at hand keeps to itself
 
 
@@ -64,21 +65,21 @@ def marian_base(dropout: float = 0.1, vocabulary: int = 58101) -> tuple[MarianMT
 
 
 def interleaved(
-    peers: Mapping[str, Callable[[], object]], *, seconds: float, at_least: int = 5, at_most: int = 40, warm: int = 1
+    peers: Mapping[str, Callable[[], object]], *, seconds: float, at_least: int = 5, at_most: int = 40
 ) -> dict[str, list[float]]:
     """Seconds of every call. The peers take turns, so that what disturbs the machine disturbs them alike.
 
-    `warm` calls of each go before.
+    At its turn a peer first waits until the threads of the one before it have gone to sleep, which spin for a while
+    after their work, and has a call to itself that is not timed: that is how a library runs where it is alone.
     """
-    for _ in range(warm):
-        for peer in peers.values():
-            peer()
     times: dict[str, list[float]] = {name: [] for name in peers}
     began = time.perf_counter()
     for turn in range(at_most):
         if turn >= at_least and time.perf_counter() - began > seconds:
             break
         for name in sorted(peers, reverse=bool(turn % 2)):
+            time.sleep(REST)
+            peers[name]()
             before = time.perf_counter()
             peers[name]()
             times[name].append(time.perf_counter() - before)
@@ -99,7 +100,7 @@ def read_bandwidth() -> float:
 def machine() -> dict[str, Any]:
     return {
         "processor": processor(),
-        "threads": torch.get_num_threads(),
+        "threads": THREADS,
         "precision": "float32",
         "python": platform.python_version(),
         "torch": torch.__version__,

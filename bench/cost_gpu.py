@@ -1,6 +1,6 @@
 """Does `qkv cost` tell beforehand what steps take? Predictions beside real steps.
 
-    python bench/measure_device.py && python bench/cost_gpu.py
+    python bench/measure_device_gpu.py && python bench/cost_gpu.py
 
 For each configuration: the step as predicted from shapes and the measured device, then real steps of the same model on
 the GPU, the median of their times and the most memory they held. `cost_gpu_details.json` holds what either is made of,

@@ -286,4 +286,4 @@ WORKS = {
 }
 
 if __name__ == "__main__":
-    main("encoders_cpu", WORKS, {"weights": "random, the same for all"})
+    main("encoders_cpu", WORKS, {"weights": "random, the same for all"}, seconds=20.0)

@@ -1,9 +1,12 @@
-"""Our GPT-2 as a GGUF file, for llama.cpp."""
+"""Our GPT-2 for llama.cpp: as a GGUF file, and opened where AMX is announced and forbidden."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from same_weights import names_of_others
@@ -60,3 +63,20 @@ def merges_of(library: str) -> list[str]:
     """The merges of a tokenizer of the tokenizers library, each as two tokens with a space between."""
     merges = json.loads(library)["model"]["merges"]
     return [each if isinstance(each, str) else " ".join(each) for each in merges]
+
+
+@contextmanager
+def without_amx(library: Any) -> Iterator[None]:
+    """Inside, llama.cpp arranges no matrix for AMX, which ends the process where it is announced and forbidden."""
+    made = library.llama_cpp.llama_model_default_params
+
+    def defaults() -> Any:
+        found = made()
+        found.use_extra_bufts = False
+        return found
+
+    library.llama_cpp.llama_model_default_params = defaults
+    try:
+        yield
+    finally:
+        library.llama_cpp.llama_model_default_params = made

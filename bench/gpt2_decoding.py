@@ -1,6 +1,6 @@
 """Greedy decoding by GPT-2 124M on a CPU, one text at a time, beside whatever else is installed that can do it.
 
-    python bench/gpt2_decoding.py             # some four minutes on two cores
+    python bench/gpt2_decoding.py             # some five minutes on two cores
     python bench/gpt2_decoding.py --small     # to see that it runs; writes nothing
     python bench/gpt2_decoding.py --only HF   # ours and those peers alone whose names begin so
 
@@ -27,8 +27,9 @@ from typing import Any
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")  # some machines announce AMX and forbid it
 
 import torch
+from apart import Apart, stay_single
 from common import THREADS, interleaved, read_bandwidth, report
-from gguf_file import write_gguf
+from gguf_file import without_amx, write_gguf
 from peers import Bench, Disagreement, Missing, absent
 from same_weights import many_bytes, ours_of, parameters_of, reference_of
 
@@ -76,7 +77,7 @@ class Settings:
     def __init__(self, small: bool, folder: Path) -> None:
         self.folder = folder
         self.sizes: GPT2Sizes = replace(SIZES["base"], **(TINY if small else {}))
-        self.prompt_length, self.new, self.seconds = (8, 12, 0.0) if small else (128, 64, 90.0)
+        self.prompt_length, self.new, self.seconds = (8, 12, 0.0) if small else (128, 64, 60.0)
         self.bench = Bench(small, torch.device("cpu"), folder)
         self.model = ours_of("gpt2", self.sizes, HeadChoice("language"), self.bench)
         self.tokenizer = many_bytes(self.sizes.vocabulary, END)
@@ -144,7 +145,9 @@ class Settings:
 
         file = self.folder / f"gpt2-{precision}.gguf"
         write_gguf(file, self.model, self.tokenizer, END, precision)
-        model = llama_cpp.Llama(str(file), n_ctx=self.prompt_length + self.new, n_threads=THREADS, verbose=False)
+        options = {"n_ctx": self.prompt_length + self.new, "n_threads": THREADS, "n_threads_batch": THREADS}
+        with without_amx(llama_cpp.llama):
+            model = llama_cpp.Llama(str(file), verbose=False, **options)
 
         def write() -> list[int]:
             model.reset()
@@ -215,8 +218,10 @@ def main() -> None:
     parser.add_argument("--small", action="store_true", help="tiny sizes, to see that it runs; nothing is written")
     parser.add_argument("--only", action="append", help="peers whose names begin so, beside ours; may be said again")
     given = parser.parse_args()
-    torch.set_num_threads(THREADS)
-    bandwidth = read_bandwidth()
+    stay_single()
+    cores = Apart(lambda: read_bandwidth, THREADS)
+    bandwidth = cores()
+    cores.end()
     with tempfile.TemporaryDirectory() as folder:
         settings = Settings(given.small, Path(folder))
         rows = measured(settings, tuple(given.only or [""]), bandwidth)
@@ -242,23 +247,28 @@ def check_tokens(written: dict[str, list[int]], peer: Peer, new: int) -> None:
 
 
 def measured(settings: Settings, only: tuple[str, ...], bandwidth: float) -> list[dict[str, Any]]:
-    writers: dict[str, Write] = {}
+    writers: dict[str, Apart] = {}
     missing: dict[str, str] = {}
     chosen = [peer for peer in settings.peers() if peer.name.startswith(("qkv", *only))]
     written: dict[str, list[int]] = {}
     for peer in chosen:
         try:
-            writers[peer.name] = peer.make()
+            writers[peer.name] = Apart(peer.make, THREADS)
             written[peer.name] = writers[peer.name]()
             check_tokens(written, peer, settings.new)
         except Exception as error:
             if peer.name.startswith("qkv"):
                 raise
             missing[peer.name] = f"{'not here' if isinstance(error, Missing) else 'failed'}: {error}"
-            writers.pop(peer.name, None)
+            if (failed := writers.pop(peer.name, None)) is not None:
+                failed.end()
     times = interleaved(writers, seconds=settings.seconds, at_least=1 if settings.bench.small else 3)
     middle = {name: settings.new / statistics.median(some) for name, some in times.items()}
-    shares = {name: share_of_products(write) for name, write in writers.items() if name.startswith(("qkv", "HF"))}
+    shares = {
+        name: writer.watched(share_of_products) for name, writer in writers.items() if name.startswith(("qkv", "HF"))
+    }
+    for writer in writers.values():
+        writer.end()
     surprise = {} if settings.bench.small else perplexities(tuple(BYTES))
     rows = []
     for peer in chosen:

@@ -58,6 +58,16 @@ class PlainLoss(nn.Module):
         return self.model.loss(ids)
 
 
+def our_step(model: Any, ids: Tensor) -> Call:
+    """A step of the training loop that predicts each of these tokens but the first of a row."""
+    rows, length = ids.shape[0], ids.shape[1] - 1
+    settings = TrainSettings(steps=1, precision="bfloat16", device=ids.device.type, clip=None)
+    stepper = Stepper(model.train(), LanguageLoss(), adamw(model, learning_rate=RATE), settings)
+    batch = LanguageBatch(ids, torch.ones_like(ids), packed=False, predicted=rows * length, bytes=rows * length)
+    batches: Any = AlwaysThis(batch, ids.device)
+    return lambda: stepper.update(batches)
+
+
 def training(bench: Bench) -> Work:
     device = bench.device
     rows, length = bench.pick((ROWS, LENGTH), (2, 16))
@@ -81,14 +91,9 @@ def training(bench: Bench) -> Work:
         return agree({"qkv": model(few), "HF": reference(few).logits, "plain torch": plain})
 
     def ours(stack: ExitStack) -> Call:
-        settings = TrainSettings(steps=1, precision="bfloat16", compile=bench.compiles, device=device.type, clip=None)
-        if settings.compile:
+        if bench.compiles:
             stack.enter_context(compiled_blocks(model))
-        model.train()
-        stepper = Stepper(model, LanguageLoss(), adamw(model, learning_rate=RATE), settings)
-        batch = LanguageBatch(ids, torch.ones_like(ids), packed=False, predicted=rows * length, bytes=rows * length)
-        batches: Any = AlwaysThis(batch, device)
-        return lambda: stepper.update(batches)
+        return our_step(model, ids)
 
     def theirs(of: nn.Module | None, compiled: bool) -> Make:
         def make(stack: ExitStack) -> Call:

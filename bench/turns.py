@@ -4,7 +4,7 @@ Options of every such script:
 
     --small          tiny sizes, to see that it runs; nothing is written
     --only NAME      this work alone; nothing is written
-    --seconds N      of timing for each work (20 if nothing is said), at least three turns
+    --seconds N      of timing for each work, at least two turns
 
 Peers are not among our dependencies: `pip install onnx onnxruntime ctranslate2`. One that is not installed is named.
 """
@@ -27,10 +27,10 @@ os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")  # some machines
 
 import torch
 import torch.nn.functional as F
+from apart import Apart, Call, stay_single
 from common import THREADS, interleaved, read_bandwidth, report
 from peers import Bench, Disagreement, Missing, absent, rounded
 
-Call = Callable[[], Any]
 Make = Callable[[], Call]
 OTHERS = ("ctranslate2", "onnxruntime")
 EDGE, TIMES = 1024, 20  # of the product that shows what the cores can do
@@ -79,26 +79,30 @@ Works = Mapping[str, Callable[[Bench], Work]]
 
 def compete(work: Work, seconds: float) -> dict[str, Any]:
     """What each way does in a second, and how ours stands beside the others."""
-    calls: dict[str, Call] = {}
+    calls: dict[str, Apart] = {}
     told: dict[str, str] = {}
     agreed, ours = "", None
     for name, make in work.ways.items():
         try:
-            call = make()
-            answer = call()
+            calls[name] = Apart(make, THREADS)
+            answer = calls[name]()
             if ours is None:
                 ours = answer
             elif name not in work.narrow:
                 agreed = work.agree(ours, answer)
-            calls[name] = call
         except Exception as error:
             if name.startswith("qkv"):
                 raise
             first = (str(error).strip().splitlines() or [""])[0][:160]
+            if (failed := calls.pop(name, None)) is not None:
+                failed.end()
             told[name] = f"not here: {first}" if isinstance(error, Missing) else f"failed: {first}"
-    most = Most.measured()
-    times = interleaved(calls, seconds=seconds, at_least=3 if seconds else 1, warm=0)  # each has answered once
-    most = most.better(Most.measured())
+    cores = Apart(lambda: Most.measured, THREADS)
+    most: Most = cores()
+    times = interleaved(calls, seconds=seconds, at_least=2 if seconds else 1)
+    most = most.better(cores())
+    for each in (cores, *calls.values()):
+        each.end()
     speed = {name: work.amount / statistics.median(some) for name, some in times.items()}
     row: dict[str, Any] = {"work": work.title, "unit": work.unit}
     row |= {name: rounded(speed[name]) if name in speed else told[name] for name in work.ways}
@@ -133,13 +137,14 @@ def near(ours: torch.Tensor, theirs: torch.Tensor, tolerance: float = 1e-3) -> s
     return f"within {tolerance:.0e} of the largest answer"
 
 
-def main(name: str, works: Works, remarks: Mapping[str, Any]) -> None:
+def main(name: str, works: Works, remarks: Mapping[str, Any], seconds: float) -> None:
+    """Run the script `name`, whose results go into a file of that name; each work is timed for so many seconds."""
     parser = argparse.ArgumentParser(description=sys.modules["__main__"].__doc__)
     parser.add_argument("--small", action="store_true", help="tiny sizes, to see that it runs; nothing is written")
     parser.add_argument("--only", action="append", choices=list(works), help="this work alone; may be said again")
-    parser.add_argument("--seconds", type=float, default=20.0, help="of timing for each work")
+    parser.add_argument("--seconds", type=float, default=seconds, help="of timing for each work")
     given = parser.parse_args()
-    torch.set_num_threads(THREADS)
+    stay_single()
     rows = []
     for each in given.only or works:
         with tempfile.TemporaryDirectory() as folder:

@@ -7,8 +7,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+from qkv.look.axes import Axis, Logarithmic
+from qkv.look.curves import Curve, curve_png
+
 RESULTS = Path(__file__).parent / "results"
 PAGE = Path(__file__).parents[1] / "docs" / "performance.md"
+SHOWN = {"measured": "tokens/s", "limit": "limit"}  # columns of a picture
 TITLES = {
     "decode_file_vs_marian": (
         "Translating a file on a CPU",
@@ -26,27 +30,31 @@ TITLES = {
     "gpt2_decoding": (
         "Text by GPT-2 on a CPU",
         "One text at a time: every weight is read once a token, so memory sets the limit. A peer that reaches a good "
-        "part of it, as all do in single precision, leaves no more than the rest to gain; in 8 bits (`precision=int8`) "
-        "the small operations between the products weigh as much as these. Perplexity says what fewer bits cost. What "
-        "is not installed where this was measured is named.",
+        "part of it, as all do in single precision, leaves no more than the rest to gain. In 8 bits (`precision=int8`) "
+        "what stands between the products weighs more. Each library runs in a process of its own: "
+        "two in one slow each other down. Perplexity says what fewer bits cost. What is not installed where this was "
+        "measured is named.",
     ),
     "encoders_cpu": (
         "Encoders on a CPU",
         "In single precision, where all libraries end in the same kind of matrix products: rows of one length take the "
-        "time of those products, and what HF leaves of the limit is all there is to gain. Texts of mixed lengths are "
-        "read in line, without padding. Peers that are not installed where this was measured are named.",
+        "time of those products, and what HF leaves of the limit is all there is to gain. "
+        "Texts of mixed lengths are read in line, without padding. Each library runs in a process of its own. "
+        "Peers that are not installed where this was measured are named.",
     ),
     "text_to_text_cpu": (
         "Text to text on a CPU",
         "One source at a time reads all weights of a decoder once a token, so memory is the limit; a file is where "
-        "leaving the batch at one's end pays. In 8 bits a quarter of the bytes is read, and other tokens may be "
-        "written; the limit is that of single precision.",
+        "leaving the batch at one's end pays. Each library runs in a "
+        "process of its own. In 8 bits a quarter of the bytes is read, and other tokens may be written; the limit is "
+        "that of single precision.",
     ),
     "starting": (
         "From the start to the first answer, on a CPU",
-        "Processes of their own, with nothing loaded before; what Python and torch take alone stands beside them, and is "
-        "within what both take for an answer. An answer is timed to where it is read, and to the end of its process. "
-        "What the reference library imports only where it is installed is hidden from it, so it starts at its quickest.",
+        "Processes of their own, with nothing loaded before; what Python and torch take alone stands beside them, and "
+        "is within what both take for an answer. An answer is timed to where it is read, and to the end of its "
+        "process. What the reference library imports only where it is installed is hidden from it: it starts at its "
+        "quickest.",
     ),
     "student_vs_teacher": (
         "A distilled student on a CPU",
@@ -97,13 +105,18 @@ TITLES = {
         "Attention that is linear in length, on a GPU",
         "Random features and Linformer from 4,096 to 262,144 tokens against torch's dense kernels, then Linformer's "
         "Table 3: a whole layer forward against one that forms its tables of weights, as the paper's did, with the "
-        "paper's factors beside ours. Against a dense kernel that forms no table, what is left to save is less. The "
-        "figures of random features are those of products in torch: the fused programs of today are not measured yet.",
+        "paper's factors beside ours. Against a dense kernel that forms no table, what is left to save is less.",
+    ),
+    "scaling_gpu": (
+        "How speed goes with size on a GPU",
+        "A model of GPT-2's kind as one thing grows at a time. Limits are those of matrix products in training, and of "
+        "the bytes of weights and slots in decoding. A point with less than two thirds of its neighbour's share of "
+        "the limit is called a cliff.",
     ),
     "cost_gpu": (
         "What `qkv cost` foretells of a training step on a GPU",
         "Time and peak memory of a step told beforehand, from shapes and a device measured once "
-        "(`bench/measure_device.py`), beside the medians of real steps of our own training loop and the most that "
+        "(`bench/measure_device_gpu.py`), beside the medians of real steps of our own training loop and the most that "
         "torch's allocator handed out.",
     ),
     "loop_gpu": (
@@ -136,8 +149,24 @@ def table(rows: list[dict[str, Any]]) -> str:
     return "\n".join(lines + ["| " + " | ".join(str(row.get(column, "")) for column in columns) + " |" for row in rows])
 
 
+def pictures(rows: list[dict[str, Any]], axes: dict[str, str]) -> str:
+    """One for each curve, beside the page; what they are named by."""
+    named = []
+    for name, label in axes.items():
+        points = [row for row in rows if row["curve"] == name and "tokens/s" in row]
+        x = [row["x"] for row in points]
+        drawn = [Curve(what, x, [row[column] for row in points]) for what, column in SHOWN.items()]
+        file = Path(PAGE.stem) / f"{name.replace(', ', '-').replace(' ', '-')}.png"
+        (PAGE.parent / file).parent.mkdir(exist_ok=True)
+        curve_png(drawn, PAGE.parent / file, Axis(label, Logarithmic()), Axis("tokens/s", Logarithmic()), name)
+        named.append(f"![{name}]({file.as_posix()})")
+    return "\n\n".join(named)
+
+
 def section(name: str, title: str, text: str) -> str:
     result = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+    if axes := result.pop("axes", None):
+        text += f"\n\n{pictures(result['rows'], axes)}"
     remarks = {**result.pop("machine"), **{key: value for key, value in result.items() if key != "rows"}}
     facts = "; ".join(f"{key}: {value}" for key, value in remarks.items())
     return f"## {title}\n\n{text}\n\n{table(result['rows'])}\n\n{facts}. Script: `bench/{name}.py`.\n"

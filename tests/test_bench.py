@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import json
+import os
 import subprocess
 import sys
 from contextlib import ExitStack
@@ -54,6 +55,20 @@ def test_a_script_against_peers_loads_and_says_how_long_it_takes(name: str, benc
 @pytest.mark.parametrize("name", ON_CPU)
 def test_a_script_for_cpus_loads(name: str, bench: Any) -> None:
     assert callable(bench(name).main)
+
+
+def test_curves_become_pictures(bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page, scaling = bench("write_page"), bench("scaling_gpu")
+    monkeypatch.setattr(page, "PAGE", tmp_path / "performance.md")
+    rows, before = [], None
+    for place, seconds in ((1, 1.0), (2, 1.0), (4, 4.0)):  # twice the work in the same time, then in four times it
+        row, before = scaling.row_of("by rows", place, scaling.Point(place, seconds, place / 10), before)
+        rows.append(row)
+    assert [row["of the limit"] for row in rows] == ["10%", "20%", "10%"]
+    assert [row["remark"] for row in rows] == ["", "", "a cliff"]
+    rows.append({"curve": "by rows", "x": 8, "remark": "out of memory"})
+    assert page.pictures(rows, {"by rows": "rows"}) == "![by rows](performance/by-rows.png)"
+    assert (tmp_path / "performance" / "by-rows.png").stat().st_size > 1000
 
 
 def test_results_have_words_on_the_page(bench: Any) -> None:
@@ -124,6 +139,26 @@ def test_answers_that_differ_stop_a_comparison(bench: Any) -> None:
         peers.same_tokens({"qkv": [[1, 2]], "other": [[1, 3]]})
 
 
+def test_a_peer_in_a_process_of_its_own(bench: Any) -> None:
+    apart, missing = bench("apart"), bench("peers").Missing
+
+    def gone() -> Any:
+        raise missing("gone is not installed")
+
+    counted: list[int] = []
+    peer = apart.Apart(lambda: lambda: counted.append(1) or (len(counted), torch.get_num_threads()), threads=2)
+    assert [peer(), peer()] == [(1, 2), (2, 2)]
+    assert not counted
+    assert peer.watched(repr).startswith("<function")
+    peer.end()
+    with pytest.raises(missing, match="not installed"):
+        apart.Apart(gone, threads=1)
+    with pytest.raises(RuntimeError, match="ended with code 7"):
+        apart.Apart(lambda: os._exit(7), threads=1)
+    with pytest.raises(RuntimeError, match="ZeroDivisionError"):
+        apart.Apart(lambda: lambda: 1 / 0, threads=1)()
+
+
 def test_the_limit_is_the_slower_of_moving_and_computing(bench: Any) -> None:
     most = bench("gpu").Limits(bytes=4e12, flops=8e14)
     assert most.seconds(bytes=4e12, flops=8e14) == 1
@@ -165,7 +200,7 @@ def test_the_model_written_by_hand_is_gpt2(bench: Any) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [*AGAINST_PEERS, *ON_CPU])
+@pytest.mark.parametrize("name", [*AGAINST_PEERS, *ON_CPU, "scaling_gpu"])
 def test_a_script_runs_in_small(name: str) -> None:
     done = subprocess.run(
         [sys.executable, BENCH / f"{name}.py", "--small"], capture_output=True, text=True, check=False, timeout=600

@@ -26,6 +26,7 @@ def test_four_words_are_learned_by_heart(tmp_path: Path) -> None:
     assert (tmp_path / "look.html").exists()
 
 
+@pytest.mark.slow
 def test_a_few_sentences_are_learned_by_heart(tmp_path: Path) -> None:
     (block,) = (block for block in blocks("sh") if "corpus.txt" in block)
     said = {}

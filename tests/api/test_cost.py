@@ -191,3 +191,11 @@ def test_wrong_questions_are_refused() -> None:
         cost("rnn", rows=2, length=8, device="cuda")
     with pytest.raises(QkvError, match="is what it is"):
         cost(nn.Linear(1, 1), "base")
+
+
+def test_the_precision_is_that_of_a_training_there() -> None:
+    small = {"width": 32, "hidden": 64, "heads": 2, "layers": 1, "vocabulary": 50}
+    for device, precision, other in (("h200", "bfloat16", "float32"), ("cpu", "float32", "bfloat16")):
+        told = cost("gpt2", small, rows=2, length=16, device=device)
+        assert told == cost("gpt2", small, rows=2, length=16, device=device, precision=precision)
+        assert told != cost("gpt2", small, rows=2, length=16, device=device, precision=other)

@@ -31,6 +31,7 @@ def choice(kind: str) -> HeadChoice:
 
 
 @cache
+@torch.inference_mode(False)  # kept for tests that ask for gradients too, whoever asks first
 def small_sound(sizes: str = "base", kind: str = "ctc") -> SoundModel:
     """The model with noise on every parameter. No test changes it."""
     return new_sound(sizes, kind)

@@ -32,6 +32,7 @@ def choice(kind: str) -> HeadChoice:
 
 
 @cache
+@torch.inference_mode(False)  # kept for tests that ask for gradients too, whoever asks first
 def small_model(family: str, kind: str | None = None) -> TextModel:
     """The model with noise on every parameter: fresh zeros and ones would hide a mix-up. No test changes it."""
     torch.manual_seed(0)

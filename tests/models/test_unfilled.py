@@ -56,6 +56,15 @@ def test_nothing_is_drawn_but_from_a_generator() -> None:
     assert table.tolist() == [0, 1]
 
 
+def test_who_draws_until_numbers_lie_within_bounds_comes_to_an_end() -> None:
+    """Whatever memory held before: torch draws again as long as a number is too large."""
+    weight = torch.full((64, 64), 1e6)
+    with Undrawn(), torch.no_grad():
+        torch.nn.init.trunc_normal_(weight, std=0.1, a=-0.2, b=0.2)
+        assert float(weight.abs().max()) <= 0.2
+        assert float(torch.full((3,), 7.0).uniform_(1, 2).max()) <= 2
+
+
 def look_at_all() -> None:
     """Every family with every head, and what its published folders hold."""
     with torch.device("meta"), Unfilled():
@@ -71,7 +80,8 @@ def look_at_all() -> None:
 def test_no_family_needs_a_compiler_to_be_looked_at() -> None:
     """Which takes a second to import, and filling tensors that have no memory asks for it; so does joining them."""
     code = (
-        "import sys; from tests.models import test_unfilled as t; t.look_at_all(); sys.exit('torch._dynamo' in sys.modules)"
+        "import sys; from tests.models import test_unfilled as t; t.look_at_all(); "
+        "sys.exit('torch._dynamo' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 import transformers
 from torch import Tensor, nn
@@ -23,6 +24,8 @@ from qkv.weights.published import family_of, save_published
 from qkv.weights.rules import Computed, Drop, to_theirs
 from qkv.weights.save import tensors_of
 
+# What comes after the stream is the same for all families: others are read with it at every change.
+HEADS = ("states", "classification", "tokens", "spans")
 POOLED = ("classification", "embedding")  # heads that give a row one answer
 
 
@@ -32,6 +35,11 @@ class Case:
 
     architecture: str
     config: Any
+
+
+def other_heads_slow(cases: dict[str, Case]) -> list[Any]:
+    """The names of the cases; those of heads that are the same for all families are for the slow tests."""
+    return [pytest.param(name, marks=pytest.mark.slow) if name.endswith(HEADS) else name for name in cases]
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from tests.parity.published import (
     check_cached,
     check_gradients,
     check_outputs,
+    other_heads_slow,
     random_ids,
     reference_pair,
 )
@@ -47,7 +48,7 @@ CASES = {
 READ = PUBLISHED["gpt_neo"].config.read
 
 
-@pytest.fixture(scope="module", params=CASES)
+@pytest.fixture(scope="module", params=other_heads_slow(CASES))
 def pair(request, tmp_path_factory):
     return reference_pair(CASES[request.param], tmp_path_factory.mktemp("reference"))
 

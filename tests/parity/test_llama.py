@@ -17,6 +17,7 @@ from tests.parity.published import (
     check_cached,
     check_gradients,
     check_outputs,
+    other_heads_slow,
     random_ids,
     reference_pair,
 )
@@ -66,7 +67,7 @@ CASES = {
 READ = PUBLISHED["llama"].sizes_of
 
 
-@pytest.fixture(scope="module", params=CASES)
+@pytest.fixture(scope="module", params=other_heads_slow(CASES))
 def pair(request, tmp_path_factory):
     return reference_pair(CASES[request.param], tmp_path_factory.mktemp("reference"))
 

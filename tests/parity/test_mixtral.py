@@ -24,6 +24,7 @@ from tests.parity.published import (
     check_both_ways,
     check_cached,
     check_outputs,
+    other_heads_slow,
     random_ids,
     reference_pair,
 )
@@ -56,13 +57,7 @@ CASES = {
 READ = PUBLISHED["mixtral"].sizes_of
 
 
-# What comes after the stream is the same for all families: others are read with it at every change.
-HEADS = ("states", "classification", "tokens", "spans")
-
-
-@pytest.fixture(
-    scope="module", params=[pytest.param(name, marks=pytest.mark.slow) if name in HEADS else name for name in CASES]
-)
+@pytest.fixture(scope="module", params=other_heads_slow(CASES))
 def pair(request, tmp_path_factory):
     return reference_pair(CASES[request.param], tmp_path_factory.mktemp("reference"))
 

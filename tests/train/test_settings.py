@@ -108,3 +108,15 @@ def test_a_score_that_rises_is_not_watched_for_falling() -> None:
     with pytest.raises(QkvError, match="higher bleu is better"):
         TrainSettings(steps=1, watch="bleu")
     assert TrainSettings(steps=1, watch="bleu", better="higher").improves(2.0, 1.0)
+
+
+def test_the_precision_is_what_the_device_is_made_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    cpu, cuda = torch.device("cpu"), torch.device("cuda")
+    assert TrainSettings(steps=1).on(cpu).precision == "float32"
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert TrainSettings(steps=1).on(cuda).precision == "bfloat16"  # priced where there is none
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    for capability, precision in (((9, 0), "bfloat16"), ((8, 0), "bfloat16"), ((7, 5), "float32")):
+        monkeypatch.setattr("torch.cuda.get_device_capability", lambda _, capability=capability: capability)
+        assert TrainSettings(steps=1).on(cuda).precision == precision
+        assert TrainSettings(steps=1, precision="float32").on(cuda).precision == "float32"

@@ -49,6 +49,7 @@ class ComparedTexts:
     def held_out_batches(self, length: int) -> Iterator[LanguageBatch]:
         """The rows that every run validates on."""
         _, documents = self.shared.cut(self.cutter)
+        assert documents is not None  # without any a comparison is refused
         start = self.cutter.start if self.cutter.has("start") else None
         rows = stream(documents, length, end=self.cutter.end, start=start)
         for _, batch in ordered_batches(rows, max(VALIDATION_TOKENS, length)):

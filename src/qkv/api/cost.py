@@ -55,7 +55,7 @@ def cost(
     target_length: int | None = None,
     head: HeadChoice | None = None,
     attention: AttentionChoice | str | None = None,
-    precision: str = "float32",
+    precision: str = "auto",
     device: str | DeviceProfile = "auto",
     steps: int | None = None,
     accumulate: int = 1,
@@ -74,7 +74,7 @@ def cost(
     network = priced_model(model, sizes, head, attention, length)
     place, profile, name = find_device(device)
     objective, batch = typical_step(network, rows, length, target_length)
-    settings = settings_of(steps, precision, accumulate, recompute)
+    settings = settings_of(steps, precision, accumulate, recompute, place)
     return predict(
         network,
         with_expert_losses(network, objective),
@@ -103,10 +103,12 @@ def priced_model(
     return model
 
 
-def settings_of(steps: int | None, precision: str, accumulate: int, recompute: bool) -> TrainSettings:
+def settings_of(
+    steps: int | None, precision: str, accumulate: int, recompute: bool, place: torch.device
+) -> TrainSettings:
     return TrainSettings(
         steps=steps or 1, precision=precision, device="cpu", accumulate=accumulate, recompute=recompute  # type: ignore
-    )  # fmt: skip
+    ).on(place)  # fmt: skip
 
 
 def find_device(device: str | DeviceProfile) -> tuple[torch.device, DeviceProfile | None, str]:

@@ -119,7 +119,7 @@ def cost_of_ranks(
     target_length: int | None = None,
     head: HeadChoice | None = None,
     attention: AttentionChoice | str | None = None,
-    precision: str = "float32",
+    precision: str = "auto",
     device: str | DeviceProfile = "auto",
     steps: int | None = None,
     accumulate: int = 1,
@@ -151,7 +151,7 @@ def plans_for(
     target_length: int | None = None,
     head: HeadChoice | None = None,
     attention: AttentionChoice | str | None = None,
-    precision: str = "float32",
+    precision: str = "auto",
     device: str | DeviceProfile = "auto",
     steps: int | None = None,
     accumulate: int = 1,
@@ -162,7 +162,7 @@ def plans_for(
         raise QkvError("A plan for ranks needs 2 or more of them, and 1 or more on a node.")
     place, profile, name = find_device(device)
     common = {
-        "settings": settings_of(steps, precision, accumulate, False),
+        "settings": settings_of(steps, precision, accumulate, False, place),
         "place": place,
         "profile": profile,
         "optimizer": optimizer,

@@ -61,7 +61,7 @@ class TextsInMemory:
 
     def __init__(self, texts: Sequence[str], valid: Sequence[str] | None, hold_out: float) -> None:
         self.to_train, self.to_validate = held_out(texts, valid, hold_out)
-        self._cut: tuple[str, Documents, Documents] | None = None  # by which tokenizer, to train on, held out
+        self._cut: tuple[str, Documents, Documents | None] | None = None  # by which tokenizer, to train on, held out
 
     def tokenizer(self, chosen: NewTokenizer | TextTokenizer | None) -> NewTokenizer | TextTokenizer:
         return chosen or NEW
@@ -69,11 +69,13 @@ class TextsInMemory:
     def to_learn_from(self, say: Callable[[str], None]) -> Sequence[str]:
         return self.to_train
 
-    def cut(self, tokenizer: TextTokenizer) -> tuple[Documents, Documents]:
-        """(to train on, held out) as tokens; those of the last tokenizer are kept."""
+    def cut(self, tokenizer: TextTokenizer) -> tuple[Documents, Documents | None]:
+        """(to train on, held out if anything is) as tokens; those of the last tokenizer are kept."""
         name = tokenizer.fingerprint()
         if self._cut is None or self._cut[0] != name:
-            self._cut = name, *(Documents.from_texts(each, tokenizer) for each in (self.to_train, self.to_validate))
+            to_train = Documents.from_texts(self.to_train, tokenizer)
+            held = Documents.from_texts(self.to_validate, tokenizer) if self.to_validate else None
+            self._cut = name, to_train, held
         return self._cut[1:]
 
     def data(self, tokenizer: TextTokenizer, how: HowRows, say: Callable[[str], None]) -> LanguageData:
@@ -84,7 +86,7 @@ class TextsInMemory:
             how.batching,
             seed=how.seed,
         )
-        valid = how.make(validated, seed=0) if self.to_validate else None
+        valid = None if validated is None else how.make(validated, seed=0)
         return LanguageData(
             batches,
             valid,

@@ -109,7 +109,7 @@ def run_training(
             leave(folder)
         except OSError as error:
             raise QkvError(f"The run folder {folder} cannot be written ({error.strerror}): name another.") from error
-    with others_may_be_lost(world):
+    with others_may_be_lost(world.rank, world.size):
         train(
             use.model,
             team.objective(whole),

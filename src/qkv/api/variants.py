@@ -29,7 +29,7 @@ class Setup:
     learning_rate: float = 1e-3
     warmup: int = 50  # updates
     batch_rows: int = 16
-    precision: str = "float32"
+    precision: str = "auto"
 
     def __post_init__(self) -> None:
         if (choice := AttentionChoice.of(self.attention)) is not None:
@@ -56,7 +56,8 @@ class Setup:
         return replace(self, **own)
 
     def settings(self, shared: TrainSettings, seed: int = 0) -> TrainSettings:
-        return replace(shared, seed=seed, precision=self.precision)  # type: ignore[arg-type]  # the settings check it
+        own = replace(shared, seed=seed, precision=self.precision)  # type: ignore[arg-type]  # the settings check it
+        return own.on(own.torch_device())
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
         return adamw(model, learning_rate=self.learning_rate, betas=(0.9, 0.95), weight_decay=0.1)

@@ -41,7 +41,7 @@ class CommonOptions:
         int | None, typer.Option(min=0, help="Updates over which the rate rises; 50, or a tenth of the steps if less.")
     ] = None
     batch_rows: Annotated[int, typer.Option(min=1, help="Rows of text of a batch.")] = 16
-    precision: Annotated[str, typer.Option(help="float32 or bfloat16.")] = "float32"
+    precision: Annotated[str, typer.Option(help="float32 or bfloat16; auto: bfloat16 on a GPU.")] = "auto"
 
 
 @with_groups

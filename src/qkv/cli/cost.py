@@ -34,7 +34,7 @@ def cost(
         str | None, typer.Option(help="GB/s that a GPU sends: within:450,between:50, if nothing is said.")
     ] = None,
     suggest: Annotated[bool, typer.Option("--suggest", help="The best layouts of so many ranks.")] = False,
-    precision: Annotated[str, typer.Option(help="float32 or bfloat16.")] = "float32",
+    precision: Annotated[str, typer.Option(help="float32 or bfloat16; auto: bfloat16 on a GPU.")] = "auto",
     optimizer: Annotated[str, typer.Option(help="adamw, adamw8bit, muon, lion or adafactor.")] = "adamw",
     device: Annotated[str, typer.Option(help="One that was measured, such as h200, or cpu, cuda or auto.")] = "auto",
     forward_only: Annotated[bool, typer.Option("--forward-only", help="A pass that learns nothing.")] = False,

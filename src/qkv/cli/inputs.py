@@ -40,11 +40,13 @@ def read_inputs(texts: list[str], options: InputOptions, beside: Sequence[str] =
         raise QkvError("There is no input: give texts, name a file with --input, or pipe lines in.")
     if column is not None:
         return read_columns(file or "-", column, options, beside)
+    if texts:
+        return with_beside(iter(texts), beside)
     from qkv.data.records import format_of
 
     if file is not None and format_of(file) is not None:
         raise QkvError(f"{file} is a table: name the column of the inputs with --source.")
-    return with_beside(iter(texts) if texts else read_lines(file or "-"), beside)
+    return with_beside(read_lines(file or "-"), beside)
 
 
 def read_columns(file: str, column: str, options: InputOptions, beside: Sequence[str]) -> Iterator[Input]:

@@ -56,7 +56,7 @@ class RunOptions(OptimizerOptions):
     warmup: Annotated[
         int | None, typer.Option(help="Updates over which the rate rises; 50, or a tenth of --steps if that is less.")
     ] = None
-    precision: Annotated[str, typer.Option(help="float32, bfloat16 or float8.")] = "float32"
+    precision: Annotated[str, typer.Option(help="float32, bfloat16 or float8; auto: bfloat16 on a GPU.")] = "auto"
     device: Annotated[str, typer.Option(help="cpu, cuda or auto.")] = "auto"
     seed: Annotated[int, typer.Option(help="Of weights, batches and dropout.")] = 0
     evaluate_every: Annotated[int, typer.Option(help="Steps between evaluations, each with a checkpoint.")] = 100
@@ -96,8 +96,10 @@ class AdaptOptions:
 
 def settings_of(run: RunOptions, watch: str | None = None) -> "TrainSettings":
     """The settings of a training; with `watch`, a figure of which more is better decides which weights are kept."""
+    from qkv.train.deterministic import fix_workspace
     from qkv.train.settings import TrainSettings
 
+    fix_workspace(run.deterministic)
     settings = TrainSettings(
         steps=run.steps,
         minutes=5.0 if run.steps is None and run.minutes is None else run.minutes,
@@ -106,6 +108,7 @@ def settings_of(run: RunOptions, watch: str | None = None) -> "TrainSettings":
         parallel=run.parallel,
         recompute=run.recompute,
         record=run.record,
+        compile=run.compile,
         deterministic=run.deterministic,
         seed=run.seed,
         evaluate_every=run.evaluate_every,

@@ -20,6 +20,9 @@ class DeviceOptions:
     record: Annotated[
         bool, typer.Option("--record", help="On a GPU launch a step whose shapes came before as one recorded graph.")
     ] = False
+    compile: Annotated[
+        bool, typer.Option("--compile", help="Compile each block: the first step waits, the others are quicker.")
+    ] = False
     deterministic: Annotated[
         bool, typer.Option("--deterministic", help="On a GPU take only kernels whose answers repeat bit for bit.")
     ] = False

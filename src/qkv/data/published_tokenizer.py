@@ -19,10 +19,6 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from qkv.data.bert_tokenizer import bert_tokenizer
-from qkv.data.bpe_tokenizers import clip_tokenizer, gpt1_tokenizer, gpt2_tokenizer, roberta_tokenizer
-from qkv.data.gguf_tokenizer import read_llama2c
-from qkv.data.piece_tokenizers import albert_tokenizer, llama_tokenizer, marian_tokenizer, t5_tokenizer
 from qkv.data.token_roles import PUBLISHED_KEYS, TokenizerNotes, add_special_tokens, added_token, token_text
 from qkv.data.tokenizer import TextTokenizer
 from qkv.data.tokenizer_files import read_object, read_text, read_tokenizer_file
@@ -107,16 +103,24 @@ FILES = {
     "llama": "tokenizer.model",
     "marian": "source.spm",
 }
-BUILDERS: dict[str, Callable[[Path, dict[str, Any]], Tokenizer]] = {
-    "bert": bert_tokenizer,
-    "gpt2": gpt2_tokenizer,
-    "gpt1": gpt1_tokenizer,
-    "roberta": roberta_tokenizer,
-    "clip": clip_tokenizer,
-    "t5": t5_tokenizer,
-    "albert": albert_tokenizer,
-    "llama": llama_tokenizer,
-}
+
+
+def builders() -> dict[str, Callable[[Path, dict[str, Any]], Tokenizer]]:
+    """How tokenizers are made of other files than `tokenizer.json`: opened where a folder has no such file."""
+    from qkv.data.bert_tokenizer import bert_tokenizer
+    from qkv.data.bpe_tokenizers import clip_tokenizer, gpt1_tokenizer, gpt2_tokenizer, roberta_tokenizer
+    from qkv.data.piece_tokenizers import albert_tokenizer, llama_tokenizer, t5_tokenizer
+
+    return {
+        "bert": bert_tokenizer,
+        "gpt2": gpt2_tokenizer,
+        "gpt1": gpt1_tokenizer,
+        "roberta": roberta_tokenizer,
+        "clip": clip_tokenizer,
+        "t5": t5_tokenizer,
+        "albert": albert_tokenizer,
+        "llama": llama_tokenizer,
+    }
 
 
 def read_tokenizer(folder: Path | str) -> TextTokenizer:
@@ -139,19 +143,24 @@ def read_tokenizers(folder: Path | str) -> tuple[TextTokenizer, TextTokenizer]:
         one = finished(tokenizer, config)
         return one, one
     if kind == "other" and (folder / "tokenizer.bin").exists():
+        from qkv.data.gguf_tokenizer import read_llama2c
+
         one = read_llama2c(folder / "tokenizer.bin")
         return one, one
     config |= defaults
     if kind == "marian":
+        from qkv.data.piece_tokenizers import marian_tokenizer
+
         sides = [marian_tokenizer(folder, side, config) for side in ("source", "target")]
         source, target = (finished(tokenizer, {**config, "known_tokens": known}) for tokenizer, known in sides)
         return source, target
-    if kind not in BUILDERS:
+    known_kinds = builders()
+    if kind not in known_kinds:
         raise QkvError(
             f"The folder {folder} holds no tokenizer that can be read: it should have a tokenizer.json, a vocab.txt, a "
             "vocab.json with merges.txt, a spiece.model, a tokenizer.model, or a source.spm with target.spm."
         )
-    one = finished(BUILDERS[kind](folder, config), config)
+    one = finished(known_kinds[kind](folder, config), config)
     return one, one
 
 

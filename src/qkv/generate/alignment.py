@@ -37,7 +37,9 @@ class ChosenHeads(Ledger):
                 raise QkvError(
                     f"The model has {len(blocks)} layers that write, and no layer {layer} to align words by."
                 )
-            self._wanted.setdefault(id(blocks[layer].get_submodule("cross.mixer")), []).append(head)
+            mixer = blocks[layer].get_submodule("cross.mixer")
+            writer = getattr(mixer, "whole", mixer)  # of a part that goes straight, the one that can be looked into
+            self._wanted.setdefault(id(writer), []).append(head)
 
     def write(self, module: nn.Module, kind: str, value: Tensor) -> None:
         for head in self._wanted.get(id(module), ()):

@@ -19,6 +19,7 @@ from qkv.generate.continuation import Continuation, FromSource
 from qkv.generate.decode import PAPER_LIMIT, Hypothesis, LengthLimit, begin, forbid, greedily
 from qkv.generate.line import Line
 from qkv.generate.shape import History, Shaper, shaped
+from qkv.generate.standing import standing
 from qkv.models.sequence_to_sequence import SequenceToSequence
 from qkv.parts.precision import widened
 
@@ -181,6 +182,22 @@ def search_beams(
     if beams == 1 and not shapers:
         single = greedily(continuation, lines, never)
         return [[replace(one, score=one.log_probability / penalty(len(one.ids) + one.ended))] for one in single]
+    continuation = standing(continuation, max((line.limit for line in lines), default=0))
+    try:
+        return _searched(continuation, lines, beams, best, penalty, never, shapers)
+    finally:
+        continuation.close()
+
+
+def _searched(
+    continuation: Continuation,
+    lines: Sequence[Line],
+    beams: int,
+    best: int,
+    penalty: Penalty,
+    never: Sequence[int],
+    shapers: Sequence[Shaper],
+) -> list[list[Hypothesis]]:
     forbidden, device = forbid(continuation, never), continuation.device
     history = History.of_prompts([line.prompt for line in lines], device) if shapers else None
     count = beams * (1 + max(len(line.ends) for line in lines))

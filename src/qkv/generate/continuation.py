@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from qkv.errors import QkvError
-from qkv.models.sequence_to_sequence import Memory, SequenceToSequence
+from qkv.models.sequence_to_sequence import EncoderDecoder, Memory, SequenceToSequence
 from qkv.models.text_model import TextModel
-from qkv.parts.attention.cache import Cache
+from qkv.parts.attention.cache import Cache, PreallocatedCache
 from qkv.parts.attention.visibility import Tokens
 from qkv.parts.embed import check_ids
 from qkv.parts.position import positions_in_documents
@@ -24,6 +24,7 @@ from qkv.parts.position import positions_in_documents
 class Continuation(ABC):
     """Rows that are carried on token by token. `begin` once, then `advance` and `select` in any order."""
 
+    model: nn.Module
     vocabulary: int  # of what is written
     device: torch.device
 
@@ -42,9 +43,35 @@ class Continuation(ABC):
         What several rows share, such as the memory of a source, is kept as it is, or for these `sources` if given.
         """
 
+    def standpoint(self) -> Standpoint | None:
+        """What has been read, for those who would go on from there in their own way; None: nobody can."""
+        return None
+
+    def close(self) -> None:  # noqa: B027 (most hold nothing that others wait for)
+        """Nothing more is asked of these rows."""
+
+
+@dataclass(frozen=True)
+class Standpoint:
+    """Where rows stand between two steps."""
+
+    model: TextModel | EncoderDecoder
+    cache: PreallocatedCache
+    lengths: Tensor | None  # [r] real tokens of each row; None: as many as the cache has slots
+    memory: Memory | None = None
+
+    @staticmethod
+    def of(model: nn.Module, cache: Cache, lengths: Tensor | None, memory: Memory | None = None) -> Standpoint | None:
+        """None where what is kept are not keys and values alone."""
+        if not isinstance(model, TextModel | EncoderDecoder) or not isinstance(cache, PreallocatedCache):
+            return None
+        return Standpoint(model, cache, lengths, memory) if cache.keeps_slots_only else None
+
 
 class FromSource(Continuation):
     """Outputs of a model that reads a source [m s] first. The rows of one source share its memory."""
+
+    model: SequenceToSequence
 
     def __init__(
         self, model: SequenceToSequence, source: Tensor, source_lengths: Tensor | None, *, start: int, most: int
@@ -65,6 +92,9 @@ class FromSource(Continuation):
     def advance(self, tokens: Tensor) -> Tensor:
         assert self._memory is not None
         return self.model.decode(tokens, self._memory, self._cache)[:, -1]
+
+    def standpoint(self) -> Standpoint | None:
+        return Standpoint.of(self.model, self._cache, None, self._memory)
 
     def select(self, rows: Tensor, sources: Tensor | None = None) -> None:
         assert self._memory is not None
@@ -96,6 +126,8 @@ class FromPrompts(Continuation):
 
     A text past the model's window is an error from the start, unless `slide` says what to do.
     """
+
+    model: TextModel
 
     def __init__(
         self,
@@ -181,6 +213,11 @@ class FromPrompts(Continuation):
         self._lengths = self._lengths[rows]
         if self._seen is not None:
             self._seen = self._seen[rows]
+
+    def standpoint(self) -> Standpoint | None:
+        if self.slide is not None:
+            return None  # what was forgotten is read anew
+        return Standpoint.of(self.model, self._cache, self._lengths if self._padded else None)
 
     def truncate(self, length: int) -> None:
         """Go back to when `length` slots had been read."""

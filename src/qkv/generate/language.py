@@ -34,6 +34,7 @@ from qkv.weights.save import CONFIG_FILE, GENERATION_FILE
 Prompt = str | Sequence[int] | Sequence[Message]  # a text, token ids, or a conversation
 END_KEY = "eos_token_id"  # as published folders spell it
 ROWS = 16  # outputs that are written together
+ROWS_ON_GPU = 64  # where a step of many takes hardly longer than one of a few
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,15 +110,18 @@ class TextWriter(TextReader):
         self,
         prompts: Sequence[Prompt],
         options: Options = DEFAULTS,
-        rows: int = ROWS,
+        rows: int | None = None,
     ) -> list[list[Writing]]:
         """All outputs for each prompt: samples in the order they are numbered, beams best first.
 
         About `rows` outputs are written together, of prompts of like length; what is written does not depend on it.
+        None: as many as suit the device.
         """
         if isinstance(prompts, str) or not isinstance(prompts, Iterable):
             raise QkvError(f"Give a list of prompts, not {prompts!r:.60}: put a single one into brackets.")
         encoded = [self.encode(prompt) for prompt in prompts]
+        if rows is None:
+            rows = ROWS_ON_GPU if next(self.model.parameters()).is_cuda else ROWS
         together = max(1, rows // options.strategy.outputs)
         results: list[list[Writing]] = [[] for _ in encoded]
         shapers = self._shapers(options)

@@ -108,7 +108,7 @@ class Ready(Generic[Decodes]):
     def decoding(self, model: Decodes) -> Iterator[Decodes]:
         """The model to decode with: packed anew only after its weights have changed, and not where ranks have parts."""
         ready = model
-        if not any(is_divided(weight) for weight in model.parameters()):
+        if can_prepare(model) and not any(is_divided(weight) for weight in model.parameters()):
             weights = _signs_of_change(model)
             if self._packed is None or self._packed[0] != weights:
                 self._packed = (weights, prepare(model))

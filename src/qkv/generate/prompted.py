@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from qkv.errors import QkvError
-from qkv.generate.continuation import Continuation, check_evaluation
+from qkv.generate.continuation import Continuation, Standpoint, check_evaluation
 from qkv.models.sequence_to_sequence import EncoderDecoder, Memory
 from qkv.parts.attention.visibility import NotPadding, Tokens
 from qkv.parts.position import positions_in_documents
@@ -19,6 +19,8 @@ from qkv.parts.position import positions_in_documents
 
 class FromMemory(Continuation):
     """Rows that go on from prompts of any lengths, padded on the left so that they end together."""
+
+    model: EncoderDecoder
 
     def __init__(self, model: EncoderDecoder, memory: Memory, prompts: Sequence[Sequence[int]], *, most: int) -> None:
         """Each row gets at most `most` tokens after its prompt."""
@@ -65,6 +67,9 @@ class FromMemory(Continuation):
         self._lengths = self._lengths[rows]
         if sources is not None:
             self.memory = self.memory.select(sources)
+
+    def standpoint(self) -> Standpoint | None:
+        return Standpoint.of(self.model, self._cache, self._lengths if self._padded else None, self.memory)
 
     def _read(self, ids: Tensor, documents: Tensor | None, positions: Tensor | None) -> Tensor:
         tokens = Tokens(ids.shape[1], self._cache.length, documents)

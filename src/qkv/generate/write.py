@@ -13,7 +13,8 @@ from torch import Tensor
 from qkv.generate.choose import Chooser, TheLikeliest, likeliest, top
 from qkv.generate.continuation import Continuation
 from qkv.generate.line import Alternative, Line
-from qkv.generate.shape import History, Shaper, shaped
+from qkv.generate.shape import Forbidden, History, Shaper, shaped
+from qkv.generate.standing import Standing, standing
 from qkv.parts.precision import widened
 
 
@@ -36,7 +37,25 @@ def write(
     """
     if not lines:
         return
+    continuation = standing(continuation, max(line.limit for line in lines))
+    try:
+        yield from _written(continuation, lines, chooser, shapers, alternatives, forbidden, note_shaped)
+    finally:
+        continuation.close()
+
+
+def _written(
+    continuation: Continuation,
+    lines: Sequence[Line],
+    chooser: Chooser,
+    shapers: Sequence[Shaper],
+    alternatives: int,
+    forbidden: Tensor | None,
+    note_shaped: bool,
+) -> Iterator[None]:
     logits = continuation.begin()  # [m v]
+    if isinstance(chooser, TheLikeliest) and not alternatives and not note_shaped:
+        forbidden, shapers = _forbidden(forbidden, shapers, continuation)
     if len(lines) > len(logits):
         rows = torch.arange(len(logits), device=continuation.device).repeat_interleave(len(lines) // len(logits))
         continuation.select(rows, rows)
@@ -62,7 +81,35 @@ def write(
             continuation.select(rows, rows)
             if history is not None:
                 history.select(rows)
+        if isinstance(continuation, Standing) and history is None and isinstance(chooser, TheLikeliest):
+            rounds = None if alternatives else continuation.rounds(tokens, max(line.left for line in live), forbidden)
+            if rounds is not None:
+                yield from _taken(rounds, live)
+                return
         logits = continuation.advance(tokens[:, None])
+
+
+def _taken(rounds: Iterator[tuple[list[int], list[float]]], lines: Sequence[Line]) -> Iterator[None]:
+    """Tokens that a device chose by itself, some of them for lines that have ended meanwhile."""
+    for tokens, own in rounds:
+        for line, token, log_probability in zip(lines, tokens, own, strict=True):
+            if line.live:
+                line.add(token, log_probability)
+        yield
+        if not any(line.live for line in lines):
+            return
+
+
+def _forbidden(
+    ids: Tensor | None, shapers: Sequence[Shaper], continuation: Continuation
+) -> tuple[Tensor | None, Sequence[Shaper]]:
+    """All that is never written, where shapers do nothing else but forbid; then none of them is left."""
+    tokens = {token for shaper in shapers if isinstance(shaper, Forbidden) for token in shaper.tokens}
+    only = all(isinstance(shaper, Forbidden) for shaper in shapers)
+    if not tokens or not only or not 0 <= min(tokens) <= max(tokens) < continuation.vocabulary:
+        return ids, shapers
+    tokens.update([] if ids is None else ids.tolist())
+    return torch.tensor(sorted(tokens), device=continuation.device), ()
 
 
 def _choose(

@@ -8,10 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-_DRAWING = {
-    nn.init.normal_, nn.init.uniform_, nn.init.kaiming_normal_, nn.init.kaiming_uniform_, Tensor.normal_,
-    Tensor.uniform_,
-}  # fmt: skip
+_DRAWING = {nn.init.normal_, nn.init.uniform_, nn.init.kaiming_normal_, nn.init.kaiming_uniform_}
+_WITHIN = {Tensor.normal_: "mean", Tensor.uniform_: "from"}  # what other ways to begin draw by, and what lies in range
 _MAKING = {torch.rand, torch.randn}
 _FILLING = {Tensor.zero_, Tensor.fill_, Tensor.copy_, Tensor.mul, Tensor.__mul__}
 
@@ -28,6 +26,10 @@ class Undrawn(TorchFunctionMode):
         if kwargs.get("generator") is None:
             if function in _DRAWING:
                 return args[0] if args else kwargs["tensor"]
+            if function in _WITHIN:
+                # Not left as it is: who draws until all numbers lie within bounds would never end.
+                within = args[1] if len(args) > 1 else kwargs.get(_WITHIN[function], 0.0)
+                return args[0] if args[0].is_meta else args[0].fill_(within)
             if function in _MAKING:
                 return torch.empty(*args, **{key: value for key, value in kwargs.items() if key != "generator"})
         return function(*args, **kwargs)
@@ -54,6 +56,6 @@ class Unfilled(Undrawn):
             axis = args[1] if len(args) > 1 else kwargs.get("dim", 0)
             whole[axis] = sum(each.shape[axis] for each in first)
             return first[0].new_empty(whole)
-        if function in _MAKING or function in _DRAWING:
+        if function in _MAKING or function in _DRAWING or function in _WITHIN:
             kwargs = {**kwargs, "generator": None}
         return super().__torch_function__(function, types, args, kwargs)

@@ -233,6 +233,9 @@ class RelativeBuckets(nn.Module):
 
     def forward(self, query: Tokens, key: Tokens) -> Tensor:
         """[1 h q k]"""
+        if query.size == 1:  # a step of a cache, whose slot a device alone may know
+            distances = _distances(query, key, self.weight.device)[0]  # [k]
+            return narrowed(F.embedding(self.bucket(distances), self.table()).T.contiguous())[None, :, None]
         least = key.start - (query.start + query.size - 1)
         distances = torch.arange(least, least + query.size + key.size, device=self.weight.device)  # [q+k], one too many
         values = F.embedding(self.bucket(distances), self.table()).T  # [h q+k]
@@ -278,9 +281,7 @@ def alibi_slopes(heads: int) -> Tensor:
 
 def _distances(query: Tokens, key: Tokens, device: torch.device) -> Tensor:
     """key index − query index. [q k]"""
-    queries = torch.arange(query.start, query.start + query.size, device=device)
-    keys = torch.arange(key.start, key.start + key.size, device=device)
-    return keys[None] - queries[:, None]
+    return key.index(device)[None] - query.index(device)[:, None]
 
 
 def positions_in_documents(documents: Tensor) -> Tensor:

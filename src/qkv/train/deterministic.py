@@ -12,15 +12,22 @@ WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"  # without which products of matrices may 
 FIXED = ":4096:8"
 
 
+def fix_workspace(wanted: bool) -> None:
+    """To be called before the GPU is first used, which reads then how its products are to add."""
+    if not wanted:
+        return
+    if torch.cuda.is_initialized() and WORKSPACE not in os.environ:
+        raise QkvError(f"To repeat a run on a GPU set {WORKSPACE}={FIXED} before the GPU is first used.")
+    os.environ.setdefault(WORKSPACE, FIXED)
+
+
 @contextmanager
 def deterministic_kernels(wanted: bool) -> Iterator[None]:
     """Inside, torch takes only kernels whose answers repeat, and says which operator has none."""
     if not wanted:
         yield
         return
-    if torch.cuda.is_initialized() and WORKSPACE not in os.environ:
-        raise QkvError(f"To repeat a run on a GPU set {WORKSPACE}={FIXED} before the GPU is first used.")
-    os.environ.setdefault(WORKSPACE, FIXED)
+    fix_workspace(wanted)
     before, tuned = torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.benchmark
     torch.use_deterministic_algorithms(True)
     torch.backends.cudnn.benchmark = False

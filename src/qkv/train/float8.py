@@ -36,23 +36,27 @@ def float8_products(model: nn.Module) -> Iterator[None]:
     it before blocks are compiled.
     """
     blocks = [module for module in model.modules() if isinstance(module, Block)]
-    maps = [module for block in blocks for module in block.modules() if _fits(module)]
-    if not maps:
+    inside = [module for block in blocks for module in block.modules()]
+    # What is derived from these computes in its own way.
+    single = [each for each in inside if type(each) is nn.Linear and _fits(each.weight)]
+    joined = [each for each in inside if type(each) is JoinedLinear and _fits(each.weight)]
+    if not single and not joined:
         raise QkvError(
             "No linear map of this model can multiply in 8 bits: it needs blocks whose widths are multiples of 16; "
             "take precision bfloat16."
         )
-    for module in maps:
-        # What a user would call stays: names, hooks and weights are those of the module.
-        if isinstance(module, JoinedLinear):
-            module.together = partial(_joined, module, module.together)
-        else:
-            module.forward = partial(_single, module, module.forward)
+    # Names, hooks and weights stay those of the modules.
+    for module in single:
+        module.forward = partial(_single, module, module.forward)  # type: ignore[method-assign]
+    for several in joined:
+        several.together = partial(_joined, several, several.together)  # type: ignore[method-assign]
     try:
         yield
     finally:
-        for module in maps:
-            delattr(module, "together" if isinstance(module, JoinedLinear) else "forward")
+        for module in single:
+            del module.forward
+        for several in joined:
+            del several.together
 
 
 def check_float8(device: torch.device, ranks: int) -> None:
@@ -116,10 +120,8 @@ def _by_columns(x: Tensor) -> Tensor:
     return x.t().contiguous().t()
 
 
-def _fits(module: nn.Module) -> bool:
-    if type(module) not in (nn.Linear, JoinedLinear):  # what is derived from them computes in its own way
-        return False
-    return all(size % MULTIPLE == 0 for size in module.weight.shape)
+def _fits(weight: Tensor) -> bool:
+    return all(size % MULTIPLE == 0 for size in weight.shape)
 
 
 def _whole(x: Tensor) -> bool:

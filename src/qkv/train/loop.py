@@ -14,7 +14,7 @@ from qkv.train.by_layer import LayerWatch
 from qkv.train.compiling import compiled_blocks
 from qkv.train.cost.foresight import beside, foreseen
 from qkv.train.cost.prediction import Cost
-from qkv.train.deterministic import deterministic_kernels
+from qkv.train.deterministic import deterministic_kernels, fix_workspace
 from qkv.train.evaluating import evaluate_now, figures_of
 from qkv.train.evaluation import Evaluate, finite_or_none
 from qkv.train.final_weights import load_final_weights
@@ -66,6 +66,8 @@ def train(
         raise QkvError("A budget of FLOPs needs a training that counts them: give steps or minutes here.")
     team = team or Team()
     team.check_optimizer(optimizer)
+    fix_workspace(settings.deterministic)
+    settings = settings.on(settings.torch_device())
     if settings.precision == "float8":
         check_float8(settings.torch_device(), team.world.size)
     with reporter or Reporter() as shown, run.watched_by(shown.watchers):

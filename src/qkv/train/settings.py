@@ -1,7 +1,7 @@
 """Everything about a training run that is a number or a choice, and the budget it defines."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -12,6 +12,8 @@ from qkv.errors import QkvError
 CHANGEABLE_ON_RESUME = frozenset(
     {"steps", "minutes", "flops", "patience", "keep", "keep_every", "gradient_norms", "parallel", "recompute", "record"}
 )
+
+OLDEST_WITH_BFLOAT16 = (8, 0)  # compute capability
 
 # Figures that would keep the worst weights if watched the other way.
 HIGHER_IS_BETTER = frozenset(
@@ -49,7 +51,8 @@ class TrainSettings:
 
     accumulate: int = 1  # micro-batches for each update
     clip: float | None = 1.0  # largest gradient norm; None leaves gradients as they are
-    precision: Literal["float32", "bfloat16", "float8"] = "float32"  # of products; weights stay float32
+    # Of products; weights stay float32. "auto" is bfloat16 on a GPU that has it, and float32 elsewhere.
+    precision: Literal["auto", "float32", "bfloat16", "float8"] = "auto"
     compile: bool = False  # each block by torch.compile, for changing shapes
     record: bool = False  # on a GPU, steps whose shapes come again as one CUDA graph: see `recorded.py`
     device: str = "auto"  # "auto" takes CUDA where it is present
@@ -108,7 +111,7 @@ class TrainSettings:
             raise QkvError("Evaluations come every so many steps or at shares of the budget: give one of the two.")
         if self.patience is not None and self.evaluate_every is None and self.evaluations is None:
             raise QkvError("Patience counts evaluations, and there is only the last one: give evaluate_every.")
-        _one_of("precision", self.precision, ("float32", "bfloat16", "float8"))
+        _one_of("precision", self.precision, ("auto", "float32", "bfloat16", "float8"))
         _one_of("better", self.better, ("lower", "higher"))
         if self.watch in HIGHER_IS_BETTER and self.better == "lower":
             raise QkvError(f'A higher {self.watch} is better: watch it with better="higher".')
@@ -144,13 +147,21 @@ class TrainSettings:
             raise QkvError(f"There is no {self.device}: this machine has {torch.cuda.device_count()} CUDA devices.")
         return device
 
+    def on(self, device: torch.device) -> "TrainSettings":
+        """With the precision that `auto` means there. A GPU that is not here is taken for one that has bfloat16."""
+        if self.precision != "auto":
+            return self
+        here = device.type == "cuda" and torch.cuda.is_available()
+        old = here and torch.cuda.get_device_capability(device) < OLDEST_WITH_BFLOAT16
+        return replace(self, precision="float32" if device.type == "cpu" or old else "bfloat16")
+
     def autocast(self, device: torch.device) -> torch.autocast:
         """Matrix products in bfloat16 where the precision says so, and for float8 those that `float8.py` leaves over.
 
         A fresh context each time. Narrow copies of weights are kept until its end, for those that are used again; not
         where blocks are computed twice to keep nothing: all of them together would be as large as half the model.
         """
-        narrow = self.precision != "float32"
+        narrow = self.on(device).precision != "float32"
         return torch.autocast(device.type, torch.bfloat16, enabled=narrow, cache_enabled=not self.recompute)
 
 

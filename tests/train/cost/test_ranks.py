@@ -82,7 +82,7 @@ def most_kept(trace: Trace) -> int:
     return most
 
 
-@pytest.mark.parametrize(("ranks", "cases"), [(2, OF_TWO), (4, OF_FOUR)])
+@pytest.mark.parametrize(("ranks", "cases"), [(2, OF_TWO), pytest.param(4, OF_FOUR, marks=pytest.mark.slow)])
 def test_ranks_hold_and_say_what_was_foretold(ranks: int, cases: list[Case]) -> None:
     check(ranks, cases)
 

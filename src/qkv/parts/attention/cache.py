@@ -5,7 +5,7 @@ Shapes: r rows, h key/value heads, s slots, d width of a head, m memory rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor, nn
@@ -159,6 +159,24 @@ class PreallocatedCache(Cache):
 
     def truncate(self, length: int) -> None:
         self._shorten(length)  # the room stays: what is written next overwrites what is forgotten
+
+    @property
+    def documents(self) -> Tensor | None:
+        """[r length], of the slots already decoded; None: all are real."""
+        return self._documents
+
+    @property
+    def keeps_slots_only(self) -> bool:
+        """Whether keys and values of slots are all that is kept."""
+        return not self._sums
+
+    def rooms(self) -> Iterable[tuple[nn.Module, tuple[Tensor, Tensor]]]:
+        """Of each attention, keys and values of its slots. [r h capacity d]"""
+        return self._steps.items()
+
+    def memory_rooms(self) -> Iterable[tuple[nn.Module, tuple[Tensor, Tensor]]]:
+        """Of each attention to a memory, keys and values. [m h s d]"""
+        return self._memory.items()
 
 
 def _room(example: Tensor, capacity: int) -> Tensor:

@@ -68,15 +68,15 @@ class World:
 
 
 @contextmanager
-def others_may_be_lost(world: World) -> Iterator[None]:
+def others_may_be_lost(rank: int, size: int) -> Iterator[None]:
     """A rank whose neighbour died says so, in place of what its network said."""
     try:
         yield
     except RuntimeError as error:
-        if world.size == 1 or not (isinstance(error, dist.DistError) or any(word in str(error) for word in NETWORK)):
+        if size == 1 or not (isinstance(error, dist.DistError) or any(word in str(error) for word in NETWORK)):
             raise
         raise QkvError(
-            f"Rank {world.rank} lost touch with another, which ended or cannot be reached: torchrun starts all of them "
+            f"Rank {rank} lost touch with another, which ended or cannot be reached: torchrun starts all of them "
             "again with --max-restarts, and the same command goes on with --resume."
         ) from error
 
@@ -88,16 +88,21 @@ def current_world() -> World:
     if size == 1 or "RANK" not in os.environ:
         return World()
     rank, local_rank = int(os.environ["RANK"]), int(os.environ.get("LOCAL_RANK", "0"))
-    if not dist.is_initialized():
-        cuda = torch.cuda.is_available()
-        if cuda:
-            torch.cuda.set_device(local_rank)
-        # Ranks that were started again meet in the same place, where addresses of those before may still lie.
-        place, _, _ = next(dist.rendezvous("env://", rank, size, timeout=PATIENCE))
-        store = dist.PrefixStore(f"attempt-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", place)
-        backend = "cpu:gloo,cuda:nccl" if cuda else "gloo"
-        dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=PATIENCE)
-    return World(rank, size, local_rank)
+    with others_may_be_lost(rank, size):  # also while they meet
+        if not dist.is_initialized():
+            _meet(rank, size, local_rank)
+        return World(rank, size, local_rank)
+
+
+def _meet(rank: int, size: int, local_rank: int) -> None:
+    cuda = torch.cuda.is_available()
+    if cuda:
+        torch.cuda.set_device(local_rank)
+    # Ranks that were started again meet in the same place, where addresses of those before may still lie.
+    place, _, _ = next(dist.rendezvous("env://", rank, size, timeout=PATIENCE))
+    store = dist.PrefixStore(f"attempt-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", place)
+    backend = "cpu:gloo,cuda:nccl" if cuda else "gloo"
+    dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=PATIENCE)
 
 
 def leave_world() -> None:

@@ -40,7 +40,7 @@ def estimates(features: RandomDirections, draw: Draw, q: Tensor, k: Tensor, coun
         made = []
         for x in (q, k):
             phi, size = features(x.view(1, 1, 1, -1), 1.0)
-            made.append((phi * size.exp()).detach().flatten())
+            made.append((phi if size is None else phi * size.exp()).detach().flatten())
         found.append(made[0] @ made[1])
     return torch.stack(found).double()
 

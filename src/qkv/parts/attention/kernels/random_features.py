@@ -175,7 +175,8 @@ class RandomFeatureKernel(nn.Module):
         with without_autocast(q):
             (q, k, v), given = self._prepared(q, k, v), v.dtype
             scale = q.shape[-1] ** -0.5 if scale is None else scale
-            if programs := self._programs(q, v):
+            programs = self._programs(q, v)
+            if programs and programs.fills(q, k, v, len(self.features.directions)):
                 return programs.attend(q, k, v, self.features.directions, real, scale).to(given)
             sums, real = self._nothing(q, v), _shown(real, k)
             for part in self._segments(k):

@@ -1,6 +1,6 @@
 """What this machine's GPU reaches, as `qkv cost` reads it.
 
-    python bench/measure_device.py
+    python bench/measure_device_gpu.py
 
 Writes bench/results/device_<name>.json; the profile that comes with qkv is such a file, in src/qkv/train/cost/devices.
 """
@@ -11,7 +11,7 @@ import argparse
 import time
 
 import torch
-from gpu import RESULTS
+from gpu import RESULTS, machine
 
 from qkv.train.cost.measure import TINY, measure_device
 from qkv.train.cost.profile import short_name
@@ -21,6 +21,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--small", action="store_true", help=argparse.SUPPRESS)  # on a CPU, to see that it runs
     small = parser.parse_args().small
+    if not small:
+        machine()  # says at once where there is no GPU
     start = time.perf_counter()
 
     def say(text: str) -> None:

@@ -1,0 +1,194 @@
+"""What is known of a model whose steps our own programs can do: its parts by their kinds, and the weights they hold.
+
+A model is either read to the end, or it is said what in it is not known; then its own parts do its steps.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from qkv.models.text_model import TextModel
+from qkv.parts.attention.attention import Attention
+from qkv.parts.attention.visibility import Causal
+from qkv.parts.block import Block
+from qkv.parts.embed import Embed
+from qkv.parts.feedforward import ACTIVATIONS, MLP, GatedMLP
+from qkv.parts.heads import LogitHead, TiedHead
+from qkv.parts.linear import JoinedLinear
+from qkv.parts.norm import LayerNorm, RMSNorm
+from qkv.parts.position import Learned, Rotary, rotate_halves, rotate_neighbours
+from qkv.parts.residual import PreNorm
+from qkv.parts.stack import Stack
+
+if TYPE_CHECKING:
+    from qkv.generate.recording import Recording
+    from qkv.generate.step_triton import FusedStep
+
+TYPES = (torch.bfloat16, torch.float16, torch.float32)
+WIDEST = 8192  # inputs of a map behind a norm: a program holds a row of them
+FUSED_ACTIVATIONS = ("relu", "silu", "gelu", "gelu_tanh", "gelu_quick")
+
+
+@dataclass(frozen=True)
+class Norm:
+    gain: Tensor
+    shift: Tensor | None
+    epsilon: float
+    rms: bool
+
+
+@dataclass(frozen=True)
+class Map:
+    weight: Tensor  # [outputs inputs]
+    bias: Tensor | None
+
+
+@dataclass(frozen=True)
+class Layer:
+    attention: Attention  # whose room in the cache it is
+    norm: Norm
+    project: Map
+    out: Map
+    next_norm: Norm
+    inner: Map
+    outer: Map
+    activation: str
+    gated: bool
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A GPT-like model, read from its parts; called with a recording, the step that serves it."""
+
+    tokens: Tensor  # [v d]
+    scale: float
+    places: Tensor | None  # [positions d]
+    layers: tuple[Layer, ...]
+    norm: Norm
+    head: Map
+
+    def __call__(self, recording: Recording) -> FusedStep:
+        from qkv.generate.step_triton import FusedStep
+
+        return FusedStep(self, recording)
+
+
+Kind = TypeVar("Kind", bound=nn.Module)
+
+
+class _Unknown(Exception):
+    """A part that no program knows."""
+
+
+def plan_of(model: TextModel) -> Plan | str:
+    """The plan, or why there is none."""
+    try:
+        plan = _read(model)
+    except _Unknown as unknown:
+        return str(unknown)
+    if find_spec("triton") is None:
+        return "Triton is not installed."
+    if not plan.tokens.is_cuda and os.environ.get("TRITON_INTERPRET") != "1":
+        return "The model is not on a GPU."
+    return plan
+
+
+def _read(model: TextModel) -> Plan:
+    embed, stack = model.embed, _must_be(Stack, model.stack)
+    _check(type(embed) is Embed, f"The embedding is a {type(embed).__name__}.")
+    _check(embed.segments is None and embed.norm is None and embed.project is None, "The embedding does more.")
+    places = None
+    if embed.position is not None:
+        learned = _must_be(Learned, embed.position)
+        places = learned.weight[learned.first :].detach()
+    _check(list(stack.order) == list(range(len(stack.blocks))), "Blocks do not run once each, in their order.")
+    _check(stack.bias is None, "Scores have a bias.")
+    layers = tuple(_layer(block) for block in stack.blocks)
+    _check(len(layers) > 0, "There are no blocks.")
+    head: Any = model.head
+    _check(type(head) in (TiedHead, LogitHead) and head.scale == 1.0, f"The head is a {type(head).__name__}.")
+    weight = embed.tokens.weight.detach()
+    plan = Plan(weight, embed.tokens.scale, places, layers, _norm(stack.norm), _map(head))
+    first = layers[0].attention
+    for layer in layers:
+        each = layer.attention
+        alike = (each.heads, each.key_value_heads, each.key_width) == (
+            first.heads,
+            first.key_value_heads,
+            first.key_width,
+        )
+        _check(alike, "Attentions differ in their heads.")
+        _check(layer.gated == layers[0].gated and layer.activation == layers[0].activation, "Blocks differ.")
+    _check(weight.shape[1] <= WIDEST and first.query_size <= WIDEST, "The stream is too wide.")
+    _check(all(parameter.dtype == weight.dtype for parameter in model.parameters()), "Weights differ in precision.")
+    _check(all(parameter.is_contiguous() for parameter in model.parameters()), "A weight does not lie in one piece.")
+    _check(weight.dtype in TYPES, f"Weights are of {weight.dtype}.")
+    return plan
+
+
+def _layer(block: nn.Module) -> Layer:
+    steps: list[Any] = list(_must_be(Block, block).children())
+    _check(len(steps) == 2 and all(type(step) is PreNorm for step in steps), "A block is not two steps behind norms.")
+    attention, feed_forward = _must_be(Attention, steps[0].mixer), steps[1].mixer
+    _check(attention.visibility == Causal(), f"An attention sees {attention.visibility}.")
+    _check(attention.kernel is None, "An attention has a kernel of its own.")
+    width = attention.key_width
+    _check(width == attention.value_width, "Keys and values differ in width.")
+    _check(width & (width - 1) == 0 and 16 <= width <= 256, f"Heads are {width} wide.")
+    if attention.rotary is not None:
+        turned = attention.rotary.pairing in (rotate_halves, rotate_neighbours)
+        _check(type(attention.rotary) is Rotary and turned, "Positions turn heads in another way.")
+    gated = type(feed_forward) is GatedMLP
+    _check(gated or type(feed_forward) is MLP, f"There is a {type(feed_forward).__name__}.")
+    return Layer(
+        attention,
+        _norm(steps[0].norm),
+        _map(attention.project),
+        _map(attention.out),
+        _norm(steps[1].norm),
+        _map(feed_forward.inner),
+        _map(feed_forward.outer),
+        _activation(feed_forward.activation),
+        gated,
+    )
+
+
+def _norm(norm: nn.Module | None) -> Norm:
+    if type(norm) is LayerNorm:
+        return Norm(norm.weight.detach(), None if norm.bias is None else norm.bias.detach(), norm.eps, rms=False)
+    if type(norm) is RMSNorm:
+        return Norm(norm.weight.detach(), None, norm.epsilon, rms=True)
+    raise _Unknown(f"A norm is a {type(norm).__name__}.")
+
+
+def _map(linear: Any) -> Map:
+    _check(type(linear) in (nn.Linear, JoinedLinear, TiedHead, LogitHead), f"A map is a {type(linear).__name__}.")
+    weight, bias = linear.weight.detach(), linear.bias
+    _check(bias is None or len(bias) == len(weight), "Some of the joined maps have a bias and some have none.")
+    return Map(weight, None if bias is None else bias.detach())
+
+
+def _activation(function: Callable[[Tensor], Tensor]) -> str:
+    for name in FUSED_ACTIVATIONS:
+        if ACTIVATIONS[name] is function:
+            return name
+    raise _Unknown("The activation is another one.")
+
+
+def _must_be(kind: type[Kind], part: object) -> Kind:
+    """A part of that very kind: a descendant may compute something else."""
+    if type(part) is not kind:
+        raise _Unknown(f"There is a {type(part).__name__} where a {kind.__name__} is known.")
+    return part
+
+
+def _check(known: bool, why_not: str) -> None:
+    if not known:
+        raise _Unknown(why_not)

@@ -1,0 +1,81 @@
+import pytest
+import torch
+
+from qkv.generate import fused
+from qkv.generate.fused import Plan, plan_of
+from qkv.models.catalogue import build
+from qkv.models.gpt2 import GPT2Sizes
+from qkv.models.head_choice import HeadChoice
+from qkv.models.llama import LlamaSizes
+from tests.generate.language_models import small_gpt
+
+
+@pytest.fixture(autouse=True)
+def as_if_there(monkeypatch):
+    """Reading a model needs no Triton."""
+    monkeypatch.setattr(fused, "find_spec", lambda name: object())
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+
+
+def gpt(**changed):
+    told = {"vocabulary": 23, "positions": 64, "width": 32, "hidden": 48, "heads": 2, "layers": 2} | changed
+    return build("gpt2", GPT2Sizes(**told), HeadChoice("language"))
+
+
+def llama(**changed):
+    told = {"vocabulary": 23, "positions": 64, "width": 64, "hidden": 24, "heads": 4, "key_value_heads": 2, "layers": 2}
+    return build("llama", LlamaSizes(**(told | changed)), HeadChoice("language"))
+
+
+def test_a_gpt_is_read_to_the_end_and_its_weights_are_its_own():
+    model = gpt()
+    plan = plan_of(model)
+    assert isinstance(plan, Plan)
+    assert len(plan.layers) == 2
+    attention = model.stack.blocks[1].attention.mixer
+    assert plan.layers[1].project.weight.data_ptr() == attention.project.weight.data_ptr()
+    assert plan.layers[1].activation == "gelu_tanh"
+    assert plan.head.weight.data_ptr() == plan.tokens.data_ptr()  # tied
+    assert plan.places is not None
+    held = {tensor.data_ptr() for tensor in model.parameters()}
+    for layer in plan.layers:
+        for each in (layer.project, layer.out, layer.inner, layer.outer):
+            assert {each.weight.data_ptr(), each.bias.data_ptr()} <= held
+
+
+def test_a_llama_is_read_too():
+    plan = plan_of(llama())
+    assert isinstance(plan, Plan)
+    assert plan.layers[0].gated
+    assert plan.layers[0].norm.rms
+    assert plan.layers[0].project.bias is None
+    assert plan.places is None
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        (lambda: gpt(experts=2), "Experts"),
+        (lambda: small_gpt(), "8 wide"),
+        (lambda: llama(window=5), "sees"),
+        (lambda: gpt().double(), "float64"),
+        (lambda: build("bert", _bert(), HeadChoice("masked")), "embedding"),
+    ],
+)
+def test_what_is_not_known_is_said(model, said):
+    assert said in plan_of(model())
+
+
+def _bert():
+    from qkv.models.bert import BertSizes
+
+    return BertSizes(vocabulary=23, positions=64, width=32, hidden=48, heads=2, layers=2)
+
+
+def test_without_triton_there_is_no_plan(monkeypatch):
+    monkeypatch.setattr(fused, "find_spec", lambda name: None)
+    assert "Triton" in plan_of(gpt())
+    monkeypatch.setattr(fused, "find_spec", lambda name: object())
+    monkeypatch.delenv("TRITON_INTERPRET")
+    if not torch.cuda.is_available():
+        assert "GPU" in plan_of(gpt())
