@@ -107,6 +107,7 @@ def settings_of(run: RunOptions, watch: str | None = None) -> "TrainSettings":
         device=run.device,
         parallel=run.parallel,
         recompute=run.recompute,
+        record=run.record,
         compile=run.compile,
         deterministic=run.deterministic,
         seed=run.seed,

@@ -17,6 +17,9 @@ class DeviceOptions:
     recompute: Annotated[
         bool, typer.Option("--recompute", help="Compute the inside of blocks twice in place of keeping it in memory.")
     ] = False
+    record: Annotated[
+        bool, typer.Option("--record", help="On a GPU launch a step whose shapes came before as one recorded graph.")
+    ] = False
     compile: Annotated[
         bool, typer.Option("--compile", help="Compile each block: the first step waits, the others are quicker.")
     ] = False

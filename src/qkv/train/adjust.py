@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from torch import nn
 
@@ -17,6 +17,11 @@ from qkv.parts.quantise import ProductQuantiser
 
 
 class Adjust(Protocol):
+    """One with a true attribute `shows` changes only what shows in weights: their values, and which of them learn.
+
+    Recorded steps find such changes; a number that the host holds would stay as it was when they were recorded.
+    """
+
     def __call__(self, model: nn.Module, step: int, progress: float) -> None: ...
 
 
@@ -30,6 +35,7 @@ class HeadFirst:
 
     updates: int
     rests: Sequence[str] = ("embed", "stack")
+    shows: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.updates < 0:

@@ -26,6 +26,7 @@ from qkv.train.parallel.team import Team
 from qkv.train.prefetch import Batches
 from qkv.train.provenance import describe, provenance
 from qkv.train.random_state import seed_everything
+from qkv.train.recordable import reason_against
 from qkv.train.reporter import Reporter
 from qkv.train.run_folder import RunFolder
 from qkv.train.saving import resume, roll_back, save
@@ -73,6 +74,8 @@ def train(
         watch = LayerWatch(model) if settings.gradient_norms else None
         model.to(settings.torch_device())
         stepper = Stepper(model, objective, optimizer, settings, flops_per_token, shown.say, team)
+        if settings.record:
+            _record(stepper, adjust)
         run.begin(
             {
                 "train": asdict(settings),
@@ -91,6 +94,15 @@ def train(
         if not session.state.step and team.world.size == 1:
             _foretell(session, objective, foretold)
         return _Loop(session, stepper, schedule, evaluate, adjust, watch).run_to_end()
+
+
+def _record(stepper: Stepper, adjust: Adjust | None) -> None:
+    adjusted = adjust is not None and not getattr(adjust, "shows", False)
+    why_not = reason_against(stepper.model, stepper.settings, stepper.team.world.size, adjusted)
+    if why_not is None:
+        stepper.record()
+    else:
+        stepper.say(f"Steps are not recorded where {why_not}: all are trained on plainly.")
 
 
 def _foretell(session: Session, objective: Objective, cost: Cost | None) -> None:

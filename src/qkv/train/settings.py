@@ -10,7 +10,7 @@ from qkv.errors import QkvError
 
 # What may differ when a run is resumed: how long it goes on and how much it keeps, never what a step computes.
 CHANGEABLE_ON_RESUME = frozenset(
-    {"steps", "minutes", "flops", "patience", "keep", "keep_every", "gradient_norms", "parallel", "recompute"}
+    {"steps", "minutes", "flops", "patience", "keep", "keep_every", "gradient_norms", "parallel", "recompute", "record"}
 )
 
 OLDEST_WITH_BFLOAT16 = (8, 0)  # compute capability
@@ -54,6 +54,7 @@ class TrainSettings:
     # Of products; weights stay float32. "auto" is bfloat16 on a GPU that has it, and float32 elsewhere.
     precision: Literal["auto", "float32", "bfloat16", "float8"] = "auto"
     compile: bool = False  # each block by torch.compile, for changing shapes
+    record: bool = False  # on a GPU, steps whose shapes come again as one CUDA graph: see `recorded.py`
     device: str = "auto"  # "auto" takes CUDA where it is present
     recompute: bool = False  # the inside of blocks on the way back, in place of keeping it
     parallel: str = ""  # how ranks share the work, as `parallel.layout.Layout` spells it; what is not named shards

@@ -10,6 +10,7 @@ from qkv.train.by_layer import LayerWatch
 from qkv.train.objectives.loss import Batch, Loss, Objective
 from qkv.train.parallel.team import Team
 from qkv.train.prefetch import Prefetch
+from qkv.train.recorded import RecordedSteps
 from qkv.train.settings import TrainSettings
 
 # Floating-point operations of a batch; a plain number means operations for each counted token.
@@ -47,6 +48,7 @@ class Stepper:
         self.flops_per_token = flops_per_token
         self.say = say
         self.team = team or Team()
+        self.recorded: RecordedSteps | None = None
         self.parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         for group in optimizer.param_groups:
             group.setdefault("initial_lr", group["lr"])
@@ -57,6 +59,11 @@ class Stepper:
             group["lr"] = group["initial_lr"] * multiplier
         rate: float = self.optimizer.param_groups[0]["lr"]
         return rate
+
+    def record(self) -> None:
+        """From here on, steps whose shapes come again are recorded and replayed, where they can be."""
+        device = self.settings.torch_device()
+        self.recorded = RecordedSteps(self.model, lambda batch: self._loss(batch, device), device, self.say)
 
     def update(self, batches: Prefetch, watch: LayerWatch | None = None) -> Update:
         losses, (first, all_flops), flops = self._fitting(batches)
@@ -90,12 +97,18 @@ class Stepper:
                 if getattr(self.objective, "compares_rows", False) or self.team.world.size > 1:
                     raise  # others are in the middle of the same pass
                 self.optimizer.zero_grad(set_to_none=True)
-                parts = batches.divide(began)
-                if parts is None:
+                # Records hold memory that plain steps could do with: first without them.
+                again = self.recorded is not None and self.recorded.forget()
+                parts = None if again else batches.divide(began)
+                if parts is None and not again:
                     raise
             # Out of the handler, whose error holds on to all that the pass had made.
             if batches.device.type == "cuda":
                 torch.cuda.empty_cache()
+            if parts is None:
+                batches.rewind(began)
+                self.say("The device ran out of memory: from here on steps are not recorded, which takes less.")
+                continue
             began = batches.position
             self.say(
                 f"The device ran out of memory: from here on each batch is taken in {parts} parts, whose gradients "
@@ -109,21 +122,29 @@ class Stepper:
         for _ in range(self.settings.accumulate):
             while True:
                 batch = batches.take()
-                loss = self._loss(batch, batches)
+                loss = self._by_record(batch, batches, first[0] if losses else None)
+                replayed = loss is not None
+                if loss is None:
+                    loss = self._loss(batch, batches.device, batches.idle)
                 losses.append(replace(loss, total=loss.total.detach()))
                 flops += self._flops(batch, loss.count)
                 if len(losses) == 1:
                     first = self.team.counted(loss.count, flops)
                 # Divided by the first count for now, which keeps gradients at their usual size and is already the
                 # right mean when there is one micro-batch.
-                (loss.total / max(1, first[0])).backward()
+                if not replayed:
+                    (loss.total / max(1, first[0])).backward()
+                del loss  # with which a record would find nodes of a plain pass, that belong to another stream
                 whole = batches.behind_whole
                 batches.fetch()
                 if whole:
                     break
         return losses, first, flops
 
-    def _loss(self, batch: Batch, batches: Prefetch) -> Loss:
+    def _by_record(self, batch: Batch, batches: Prefetch, divisor: int | None) -> Loss | None:
+        return None if self.recorded is None or batches.idle else self.recorded(batch, divisor)
+
+    def _loss(self, batch: Batch, device: torch.device, idle: bool = False) -> Loss:
         """The objective's answer; one that stands in for no rows counts for nothing, but ranks compute it together."""
         found: list[Loss] = []
 
@@ -131,10 +152,10 @@ class Stepper:
             found.append(self.objective(self.model, batch))
             return found[0].total
 
-        self.team.silent(batches.idle)
-        with self.settings.autocast(batches.device):
+        self.team.silent(idle)
+        with self.settings.autocast(device):
             total = self.team.inside(work)
-        return replace(found[0], total=total * 0, count=0) if batches.idle else replace(found[0], total=total)
+        return replace(found[0], total=total * 0, count=0) if idle else replace(found[0], total=total)
 
     def _apply(self, finite: Tensor) -> None:
         """Step only if loss and gradient were finite; weights, moments and their counter stay as they were if not."""

@@ -17,6 +17,7 @@ from qkv.errors import QkvError
 from qkv.parts.attention.attention import Attention, HeadOptions, heads_of
 from qkv.parts.attention.visibility import Everything, Rule, Sight, Tokens
 from qkv.parts.context import Context, Ledger
+from qkv.parts.recording import hold
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class RandomBlocks(Rule):
     def __post_init__(self) -> None:
         # Drawn before the rule is asked, which may be inside a kernel, where nothing can be drawn.
         blocks = -(-self.size // self.block)
-        object.__setattr__(self, "drawn", _drawn(blocks, self.count, self.seed, self.device))
+        object.__setattr__(self, "drawn", hold(_drawn(blocks, self.count, self.seed, self.device)))
 
     drawn: ClassVar[Tensor]  # [n n], in truth of each rule; no part of its value, since the others decide it
 

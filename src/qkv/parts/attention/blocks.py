@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from qkv.parts.attention.visibility import Mask, Rule, Tokens
+from qkv.parts.recording import hold
 from qkv.parts.uncompiled import uncompiled
 
 TILE = 128
@@ -81,7 +82,7 @@ def tile_map(mask: Mask) -> TileMap:
     """The map of a mask. Maps that depend on no batch are kept, by the value of the rule."""
     query, key = mask.query, mask.key
     if query.rows is None and key.rows is None:
-        return _kept_map(mask.rule, query.size, query.start, key.size, key.start, str(mask.device))
+        return hold(_kept_map(mask.rule, query.size, query.start, key.size, key.start, str(mask.device)))
     return mask.lowered("tiles", lambda: _cut(mask.rule, query, key, mask.device))
 
 
