@@ -160,7 +160,12 @@ class Waiting:
         return loss
 
 
-@pytest.mark.parametrize("wait", [Tensor.item, lambda _: torch.cuda.get_rng_state()], ids=["waits", "record fails"])
+def wait_unseen(_: Tensor) -> None:
+    """What `no_waiting` does not notice, and a record does not allow."""
+    torch.cuda.current_stream().synchronize()
+
+
+@pytest.mark.parametrize("wait", [Tensor.item, wait_unseen], ids=["waits", "record fails"])
 def test_what_cannot_be_recorded_is_trained_on_plainly(wait: Any) -> None:
     told = []
     for recorded in (False, True):

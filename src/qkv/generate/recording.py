@@ -18,6 +18,7 @@ from qkv.models.text_model import TextModel
 from qkv.parts.attention.standing import StandingCache
 from qkv.parts.attention.visibility import NotPadding, Tokens
 from qkv.parts.precision import widened
+from qkv.parts.recording import recorded
 
 ROUND = 16  # tokens that a device writes before the host looks at them
 AHEAD = 2  # rounds under way: one is looked at while the next is written
@@ -129,25 +130,6 @@ def next_logits(
         states = model.decode_states(ids, memory, token, NotPadding(), positions, cache)
     logits: Tensor = model.head(states)
     return logits[:, 0]
-
-
-def recorded(work: Callable[[], None], device: torch.device) -> Callable[[], None]:
-    """The same work as one CUDA graph; on other devices the work itself.
-
-    It is done once beforehand, so that libraries take their memory and programs are compiled outside the record.
-    """
-    if device.type != "cuda":
-        return work
-    with torch.cuda.device(device):
-        aside = torch.cuda.Stream()
-        aside.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(aside):
-            work()
-        torch.cuda.current_stream().wait_stream(aside)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-            work()
-    return graph.replay
 
 
 def to_host(*tensors: Tensor) -> Callable[[], tuple[Tensor, ...]]:
