@@ -35,8 +35,24 @@ def write_comparison(comparison: Comparison, folder: Path) -> list[Path]:
 
 def caveats(comparison: Comparison) -> list[str]:
     """What a reader of the figures should know."""
+    said = []
     alone = [outcome.name for outcome in comparison.outcomes if len(outcome.runs) == 1]
-    return [f"With one seed a difference may be chance: {', '.join(alone)}."] if alone else []
+    if alone:
+        said.append(f"With one seed a difference may be chance: {', '.join(alone)}.")
+    asked = any(run.replayed is not None for outcome in comparison.outcomes for run in outcome.runs)
+    plain = [
+        outcome.name
+        for outcome in comparison.outcomes
+        if any(2 * (run.replayed or 0) < run.step for run in outcome.runs)
+    ]
+    if asked and plain:
+        said.append(
+            "Steps were recorded as one launch each where they can be. Those of the following were launched operator "
+            f"by operator, and may be slower for the host's sake: {', '.join(plain)}."
+        )
+    elif asked:
+        said.append("Steps were recorded as one launch each, so that no variant waits for the host.")
+    return said
 
 
 def _remarks(found: Findings) -> Remarks:

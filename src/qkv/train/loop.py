@@ -244,7 +244,8 @@ class _Loop:
             run.write_model(session.model)
         figures = self._final_figures()
         step_seconds, peak = session.meter.step_seconds, session.stopwatch.peak_memory
-        session.record("final", figures, weights=weights, step_seconds=step_seconds, peak_memory=peak)
+        recorded = {} if self.stepper.recorded is None else {"replayed": self.stepper.recorded.replayed}
+        session.record("final", figures, weights=weights, step_seconds=step_seconds, peak_memory=peak, **recorded)
         say(f"Finished after step {state.step:,}; {run.folder} holds the {weights}.")
         for foretold in [record for record in run.records() if record["kind"] == "prediction"][-1:]:
             say(beside(foretold, step_seconds, peak, session.device.type == "cuda"))

@@ -87,6 +87,7 @@ class RecordedSteps:
         ]
         self._places: list[int] = []
         self._turn, self._over, self._said = 0, False, False
+        self.replayed = 0  # micro-batches so far
 
     def __call__(self, batch: Any, divisor: int | None) -> Loss | None:
         """The loss, when the gradients of loss / divisor are added to those at hand; None: it is to be done plainly.
@@ -190,6 +191,7 @@ class RecordedSteps:
         replay = kind.first if first else kind.adding
         assert replay is not None
         total, *rest = replay()
+        self.replayed += 1
         if first:
             for parameter, gradient in zip(kind.learns, rest[len(kind.beside) :], strict=True):
                 parameter.grad = self._gradients[parameter] = gradient

@@ -18,7 +18,8 @@ from qkv.parts.attention.kernels.in_line import in_line
 from qkv.parts.attention.visibility import Mask
 
 SHORT = 512  # keys up to which scores held in memory cost less than learning a bias without them
-BIAS_IN_TILES = math.inf  # keys from which on flash learns a bias faster than fused: none, as far as was measured
+BIAS_IN_TILES = 512  # keys from which on flash learns a bias faster than fused
+MANY = 1 << 26  # scores from which on that is worth its launches, which cost a host more than those of fused
 LONG = 512  # queries and keys from which on hidden tiles are worth skipping
 LARGE = 1 << 28  # scores, hidden or not, from which on a GPU takes longer than the host that tells it what to do
 
@@ -55,7 +56,8 @@ def choose_kernel(
     if seen_in_line(mask) and bias is None and not dropout and not (repeats and q.requires_grad):
         return in_line
     learns_bias = bias is not None and bias.requires_grad
-    if learns_bias and q.is_cuda and k.shape[2] >= BIAS_IN_TILES and _is_band(mask):
+    scores = math.prod(q.shape[:3]) * k.shape[2]
+    if learns_bias and q.is_cuda and k.shape[2] >= BIAS_IN_TILES and scores >= MANY and _is_band(mask):
         return flash
     if learns_bias and q.is_cuda and torch.compiler.is_compiling() and k.shape[2] <= SHORT:
         return exact
@@ -63,8 +65,8 @@ def choose_kernel(
     if q.is_cuda and repeats and (masked or bias is not None):
         # Vendors' kernels that take a table add gradients as they come, and so does ours to a bias in patterns.
         return exact if learns_bias and not _is_band(mask) else flash
-    long, large = min(q.shape[2], k.shape[2]) >= LONG, math.prod(q.shape[:3]) * k.shape[2] >= LARGE
-    return flash if masked and q.is_cuda and not dropout and long and large else fused
+    long = min(q.shape[2], k.shape[2]) >= LONG
+    return flash if masked and q.is_cuda and not dropout and long and scores >= LARGE else fused
 
 
 def _is_band(mask: Mask | None) -> bool:
