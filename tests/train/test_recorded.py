@@ -274,4 +274,4 @@ def test_a_run_says_that_it_records_nothing_on_a_cpu(tmp_path: Path) -> None:
 
 
 def test_reasons_against_are_known_beforehand() -> None:
-    assert "GPU" in (reason_against(TinyModel(), settings(record=True), 1, False) or "")
+    assert "GPU" in (reason_against(TinyModel(), settings(record=True), torch.device("cpu")) or "")

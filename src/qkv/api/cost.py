@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import partial
 from typing import Any
 
@@ -60,6 +60,7 @@ def cost(
     steps: int | None = None,
     accumulate: int = 1,
     recompute: bool = False,
+    record: bool = False,
     forward_only: bool = False,
     optimizer: MakeOptimizer = partial(adamw, weight_decay=0.1),  # noqa: B008 (never changed)
 ) -> Cost:
@@ -71,10 +72,12 @@ def cost(
     """
     if forward_only and recompute:
         raise QkvError("A pass that learns nothing keeps nothing for the way back: leave out recompute.")
+    if forward_only and record:
+        raise QkvError("Only steps that learn are recorded: leave out record, or forward_only.")
     network = priced_model(model, sizes, head, attention, length)
     place, profile, name = find_device(device)
     objective, batch = typical_step(network, rows, length, target_length)
-    settings = settings_of(steps, precision, accumulate, recompute, place)
+    settings = replace(settings_of(steps, precision, accumulate, recompute, place), record=record)
     return predict(
         network,
         with_expert_losses(network, objective),

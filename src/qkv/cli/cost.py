@@ -27,6 +27,7 @@ def cost(
     steps: Annotated[int | None, typer.Option(min=1, help="Of the run.")] = None,
     accumulate: Annotated[int, typer.Option(min=1, help="Batches for each update.")] = 1,
     recompute: Annotated[bool, typer.Option("--recompute", help="Blocks are computed twice and keep nothing.")] = False,
+    record: Annotated[bool, typer.Option("--record", help="Steps are launched as one recorded graph.")] = False,
     ranks: Annotated[int | None, typer.Option(min=2, help="So many GPUs share the rows: the plan of one.")] = None,
     parallel: Annotated[str | None, typer.Option(help="How they share the work: tensor:8; the rest shard.")] = None,
     per_node: Annotated[int | None, typer.Option(min=1, help="GPUs of a node; 8 if nothing is said.")] = None,
@@ -80,12 +81,14 @@ def cost(
         for name, given in (("parallel", parallel), ("per-node", per_node), ("links", links), ("suggest", suggest)):
             if given:
                 raise QkvError(f"--{name} is about several GPUs: say how many by --ranks.")
-        found = predicted(priced, **common, forward_only=forward_only, recompute=recompute)
+        found = predicted(priced, **common, forward_only=forward_only, recompute=recompute, record=record)
         if as_json:
             typer.echo(json.dumps(found.record(), indent=2))
         else:
             show(found, device, forward_only, steps)
         return
+    if record:
+        raise QkvError("Steps of several ranks are not recorded: leave out --record.")
     if forward_only:
         raise QkvError("Plans for ranks are those of trainings: leave out --forward-only.")
     from qkv.cli.cost_ranks import tell

@@ -98,7 +98,8 @@ def train(
 
 def _record(stepper: Stepper, adjust: Adjust | None) -> None:
     adjusted = adjust is not None and not getattr(adjust, "shows", False)
-    why_not = reason_against(stepper.model, stepper.settings, stepper.team.world.size, adjusted)
+    settings = stepper.settings
+    why_not = reason_against(stepper.model, settings, settings.torch_device(), stepper.team.world.size, adjusted)
     if why_not is None:
         stepper.record()
     else:

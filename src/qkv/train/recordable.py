@@ -18,9 +18,11 @@ from qkv.train.standing import HostAsks
 UNRECORDABLE = (HostAsks, RuntimeError, TypeError, ValueError, AttributeError, AssertionError)
 
 
-def reason_against(model: nn.Module, settings: TrainSettings, ranks: int, adjusted: bool) -> str | None:
+def reason_against(
+    model: nn.Module, settings: TrainSettings, device: torch.device, ranks: int = 1, adjusted: bool = False
+) -> str | None:
     """Why steps of a training cannot be recorded at all, where that is known before the first."""
-    if settings.torch_device().type != "cuda":
+    if device.type != "cuda":
         return "there is no GPU"
     if ranks > 1:
         return "several ranks train together"

@@ -66,7 +66,9 @@ def _find(mask: Mask) -> Band | None:
     if keys is None or not any(isinstance(rule, NotPadding) for rule in rules):
         return Band(least, most)
     real = keys > 0
-    return Band(least, most, Runs.of(torch.ones_like(real[:, :1]).expand(-1, mask.query.size), real))
+    # Of a row without any it is the same whether queries look for them; all ones would be folded into a single number,
+    # for which torch 2.11 compiles no search.
+    return Band(least, most, Runs.of(real.any(1, keepdim=True).expand(-1, mask.query.size), real))
 
 
 def _distances(rule: Rule) -> tuple[int, int] | None:

@@ -17,6 +17,7 @@ from qkv.train.cost.profile import DeviceProfile
 from qkv.train.cost.step import MakeOptimizer, trace_forward, trace_step
 from qkv.train.cost.tracer import BACKWARD, FORWARD, UPDATE, Trace
 from qkv.train.objectives.loss import Batch, Objective
+from qkv.train.recordable import reason_against
 from qkv.train.settings import TrainSettings
 
 
@@ -113,7 +114,8 @@ def cost_of(
         "steps": settings.steps,
     }
     if profile is not None and f"{settings.precision} {FORWARD}" in profile.host:
-        cost |= _times(trace, profile, settings.precision, sum(flops.values()))
+        recorded = settings.record and reason_against(model, settings, torch.device(profile.kind)) is None
+        cost |= _times(trace, profile, settings.precision, sum(flops.values()), recorded)
     return Cost(**cost)
 
 
@@ -136,10 +138,13 @@ def traced(
     return trace_step(model, objective, optimizer, batch, settings, place, order, workspace)
 
 
-def _times(trace: Trace, profile: DeviceProfile, precision: str, flops: int) -> dict[str, Any]:
+def _times(trace: Trace, profile: DeviceProfile, precision: str, flops: int, recorded: bool) -> dict[str, Any]:
     busy = sum(seconds for _, seconds in busy_times(trace, profile))
-    host = sum(profile.host[f"{precision} {phase}"] * count for phase, count in launches(trace).items())
-    host += sum(profile.host.get(kernel, 0.0) * times for kernel, times in calls_of(trace).items())
+    launched = launches(trace)
+    host = profile.host[f"{precision} {UPDATE}"] * launched[UPDATE]
+    if not recorded:  # otherwise all before the update is one launch
+        host += sum(profile.host[f"{precision} {phase}"] * launched[phase] for phase in (FORWARD, BACKWARD))
+        host += sum(profile.host.get(kernel, 0.0) * times for kernel, times in calls_of(trace).items())
     # A GPU works while its host prepares what comes next; a CPU is its own host.
     seconds = max(busy, host) if profile.kind == "cuda" else busy + host
     peak = profile.peak(precision)
