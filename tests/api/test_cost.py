@@ -149,6 +149,19 @@ def test_more_work_takes_more(profile: DeviceProfile) -> None:
     assert asked(4, 512, "bfloat16").memory.activations < asked(4, 512, "float32").memory.activations
 
 
+def test_a_recorded_step_waits_for_the_device_alone() -> None:
+    small = {"width": 32, "hidden": 64, "heads": 2, "layers": 2, "vocabulary": 50}
+    plain, recorded = (cost("gpt2", small, rows=2, length=16, device="h200", record=asked) for asked in (False, True))
+    assert recorded.device_seconds == plain.device_seconds
+    assert recorded.seconds < plain.seconds  # of which nearly all is the host's
+    assert recorded.memory == plain.memory
+    backwards = {**small, "head_width": 16, "line_width": 8}
+    never = [cost("reformer", backwards, rows=1, length=64, device="h200", record=asked) for asked in (False, True)]
+    assert never[0] == never[1]
+    with pytest.raises(QkvError, match="Only steps that learn are recorded"):
+        cost("gpt2", small, record=True, forward_only=True)
+
+
 def test_time_is_told_only_where_it_was_measured(profile: DeviceProfile) -> None:
     unknown = cost("gpt2", GPT, rows=2, length=16, device="cuda", steps=10)
     if not torch.cuda.is_available():

@@ -1,7 +1,9 @@
 """What is said of variants follows from their figures: made-up runs whose standing is known."""
 
+from dataclasses import replace
+
 from qkv.api.comparison import Comparison, Moment, Outcome, Run, Speed, table
-from qkv.api.comparison_page import plots
+from qkv.api.comparison_page import caveats, plots
 from qkv.api.findings import Findings, findings
 from qkv.train.by_context import ContextBits
 
@@ -112,3 +114,15 @@ def test_plots_are_drawn_of_what_was_measured_only() -> None:
     found = {plot.file: plot for plot in plots(Comparison({}, (unknown,)))}
     assert list(found) == ["time.png", "operations.png", "steps.png", "context.png", "speed.png"]
     assert list(found["speed.png"].curves[0].x)[:1] == [64]
+
+
+def test_a_page_says_whose_steps_were_not_recorded() -> None:
+    dense, reversible = (
+        outcome(name, replace(run(0, [2.0, 1.5], seconds=1.0), replayed=replayed))
+        for name, replayed in (("dense", 18), ("reversible", 0))
+    )
+    *_, told = caveats(Comparison({}, (dense, reversible)))
+    assert "operator by operator" in told
+    assert told.endswith(": reversible.")
+    *_, told = caveats(Comparison({}, (dense,)))
+    assert "no variant waits for the host" in told
