@@ -51,6 +51,7 @@ def things() -> Captioned:
     return Captioned(np.stack(pixels), captions, pictures)
 
 
+@pytest.mark.slow
 def test_a_new_model_learns_and_its_folder_tells_classes_in_words(tmp_path: Path) -> None:
     data = things()
     model = train_image_text(data, tmp_path / "run", valid=data, sizes=TINY, how=HOW)

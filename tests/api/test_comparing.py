@@ -77,6 +77,7 @@ def test_a_comparison_leaves_runs_a_table_a_page_and_plots(tmp_path: Path) -> No
     assert "window:8" in page
 
 
+@pytest.mark.slow
 def test_given_again_finished_runs_are_kept_and_variants_and_seeds_are_added(tmp_path: Path) -> None:
     first = compared(tmp_path, DENSE)
     more = compared(tmp_path, DENSE, WINDOW, seeds=2)
@@ -85,6 +86,7 @@ def test_given_again_finished_runs_are_kept_and_variants_and_seeds_are_added(tmp
     assert sessions(tmp_path / "dense" / "0") == 1
 
 
+@pytest.mark.slow
 def test_a_stopped_comparison_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = compared(tmp_path / "whole", DENSE, WINDOW)
     train = comparing.train_language_model

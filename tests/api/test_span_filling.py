@@ -58,6 +58,7 @@ def test_it_trains_validates_and_leaves_a_folder_that_the_reference_opens(tmp_pa
         torch.testing.assert_close(loaded.model(source, None, target), expected, atol=1e-5, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_it_learns_to_fill_gaps_and_names_them(tmp_path):
     """One sentence by heart: whatever is cut out of it comes back, and with it the sentinels around it."""
     texts = ["in the beginning god created the heaven and the earth"] * 8
