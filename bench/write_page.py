@@ -110,8 +110,8 @@ TITLES = {
     "scaling_gpu": (
         "How speed goes with size on a GPU",
         "A model of GPT-2's kind as one thing grows at a time. Limits are those of matrix products in training, and of "
-        "the bytes of weights and slots in decoding. A point with less than two thirds of its neighbour's share of "
-        "the limit is called a cliff.",
+        "the bytes of weights and slots in decoding. A point with less than two thirds of the share of the limit "
+        "that the point before it has is called a cliff.",
     ),
     "cost_gpu": (
         "What `qkv cost` foretells of a training step on a GPU",
@@ -128,7 +128,8 @@ TITLES = {
         "A training step of Switch-base-8 on a GPU",
         "Against the reference library's, and against our own T5 with one feed-forward in place of the experts, which "
         "computes as much for a token: what is lost beside it are routing, gathers, and the optimizer's pass over "
-        "eight times the feed-forwards.",
+        "eight times the feed-forwards. Recorded steps are one CUDA graph (`record=True`); plain ones wait for a slow "
+        "host.",
     ),
     "grouped_gpu": (
         "The products of a layer of experts on a GPU",

@@ -41,6 +41,7 @@ def test_the_best_layouts_are_listed() -> None:
         (["--parallel", "tensor:2"], "--parallel is about several GPUs"),
         (["--suggest"], "--suggest is about several GPUs"),
         (["--ranks", "4", "--forward-only"], "leave out --forward-only"),
+        (["--ranks", "4", "--record"], "leave out --record"),
         (["--ranks", "4", "--suggest", "--parallel", "tensor:2"], "leave out one of the two"),
         (["--ranks", "64"], "a batch has 16"),
         (["--ranks", "4", "--links", "speed:3"], "no figure called"),

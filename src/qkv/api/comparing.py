@@ -237,7 +237,7 @@ class _Work:
                 if each["kind"] == "evaluation" and each["figures"]["bits_per_byte"] is not None
             ),
             contexts=tuple(contexts),
-            replayed=final.get("replayed", 0) if self.settings.record else None,
+            replayed=final.get("replayed", 0.0) if self.settings.record else None,
         )
 
     def _rehearse(self, setup: Setup) -> None:

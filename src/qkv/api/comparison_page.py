@@ -18,6 +18,7 @@ NOTE = (
     "A line for each seed. The learning rate of every run falls over its own budget: runs are finished at the end of "
     "their lines only, and elsewhere on their way."
 )
+MOST = 0.5  # of a run's steps
 GAP = math.nan  # between the lines of two seeds
 
 
@@ -40,11 +41,7 @@ def caveats(comparison: Comparison) -> list[str]:
     if alone:
         said.append(f"With one seed a difference may be chance: {', '.join(alone)}.")
     asked = any(run.replayed is not None for outcome in comparison.outcomes for run in outcome.runs)
-    plain = [
-        outcome.name
-        for outcome in comparison.outcomes
-        if any(2 * (run.replayed or 0) < run.step for run in outcome.runs)
-    ]
+    plain = [each.name for each in comparison.outcomes if any((run.replayed or 0) < MOST for run in each.runs)]
     if asked and plain:
         said.append(
             "Steps were recorded as one launch each where they can be. Those of the following were launched operator "

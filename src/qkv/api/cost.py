@@ -37,6 +37,7 @@ from qkv.train.objectives.loss import Batch, Objective
 from qkv.train.objectives.masked import MaskedLoss, PretrainingLoss
 from qkv.train.objectives.sequence_to_sequence import SequenceToSequenceLoss
 from qkv.train.optimizers import adamw
+from qkv.train.recordable import reason_against
 from qkv.train.settings import TrainSettings
 
 HIDDEN = 0.15  # of the tokens, where hidden ones are learned from [devlin2019 §3.1]
@@ -78,6 +79,8 @@ def cost(
     place, profile, name = find_device(device)
     objective, batch = typical_step(network, rows, length, target_length)
     settings = replace(settings_of(steps, precision, accumulate, recompute, place), record=record)
+    if record and (why_not := reason_against(network, settings, place)) is not None:
+        raise QkvError(f"Steps are not recorded where {why_not}: leave out record.")
     return predict(
         network,
         with_expert_losses(network, objective),

@@ -87,7 +87,7 @@ class RecordedSteps:
         ]
         self._places: list[int] = []
         self._turn, self._over, self._said = 0, False, False
-        self.replayed = 0  # micro-batches so far
+        self._replays = 0
 
     def __call__(self, batch: Any, divisor: int | None) -> Loss | None:
         """The loss, when the gradients of loss / divisor are added to those at hand; None: it is to be done plainly.
@@ -102,6 +102,11 @@ class RecordedSteps:
         if not kind.recorded and not self._make_room():
             return None
         return self._replayed(kind, batch, divisor)
+
+    @property
+    def replayed(self) -> float:
+        """The share of all micro-batches so far."""
+        return self._replays / max(1, self._turn)
 
     def forget(self) -> bool:
         """Give up all records and their memory, and make no more; says whether there were any."""
@@ -191,7 +196,7 @@ class RecordedSteps:
         replay = kind.first if first else kind.adding
         assert replay is not None
         total, *rest = replay()
-        self.replayed += 1
+        self._replays += 1
         if first:
             for parameter, gradient in zip(kind.learns, rest[len(kind.beside) :], strict=True):
                 parameter.grad = self._gradients[parameter] = gradient
