@@ -77,6 +77,13 @@ def test_results_have_words_on_the_page(bench: Any) -> None:
     assert {name for name in titles if not (BENCH / f"{name}.py").exists()} == set()
 
 
+def test_what_a_call_is_spent_on(bench: Any) -> None:
+    programs = [("nvjet_sm90_tst_192x192", 5.0), ("norm_map", 1.0), ("triton_per_fused_native_layer_norm", 1.0),
+                ("void pytorch_flash::flash_fwd_kernel", 2.0), ("something", 0.001)]  # fmt: skip
+    told = bench("gpu").shares_of_kinds(programs, 10.0)
+    assert told == "matrix products 60%, attention 20%, norms 10%, none 10%"
+
+
 def row_of(bench: Any, **changes: Any) -> dict[str, Any]:
     """The row of a work of no time, done by us and by three peers: one quick, one missing, one broken."""
     peers = bench("peers")
