@@ -75,7 +75,6 @@ class Work:
     peers: Mapping[str, Make]
     agreement: Callable[[], str]  # checks that answers are equal, before anything is timed; how nearly
     least: Callable[[Limits], float] | None = None  # seconds of a call at the machine's limits
-    goal: str = ""
     given: Mapping[str, float] = field(default_factory=dict)  # figures of peers, measured elsewhere on an H200
     calls: int = 5  # at least so many are timed
     warm: int = 3  # and so many go before
@@ -116,7 +115,7 @@ def compete(work: Work, bench: Bench, until: float) -> dict[str, Any]:
             row["of the limit"] = f"{max(ours) / (work.amount / work.least(limits())):.0%}"
     if profiles:
         row["where our time goes"] = profiles[max(profiles, key=lambda name: found[name])]
-    return row | {"goal": work.goal, "agreement": agreed}
+    return row | {"agreement": agreed}
 
 
 def measured(make: Make, work: Work, bench: Bench, seconds: float, profiled: bool = False) -> tuple[float, str]:

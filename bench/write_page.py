@@ -7,6 +7,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from goals import beside_goals
+
 from qkv.look.axes import Axis, Logarithmic
 from qkv.look.curves import Curve, curve_png
 
@@ -202,7 +204,13 @@ def main() -> None:
         "nothing else is said, measured in the same run, on a CPU in turns; figures are medians. Compare ratios, not "
         "machines.\n\n"
     )
-    PAGE.write_text(head + "\n".join(sections), encoding="utf-8")
+    every = {file.stem: json.loads(file.read_text(encoding="utf-8")) for file in sorted(RESULTS.glob("*.json"))}
+    rows = beside_goals({name: result["rows"] for name, result in every.items() if name in TITLES})
+    aims = (
+        "## What was aimed at\n\nFigures are in the unit of their section below, where its limit, its peers and what "
+        f"our time goes to stand beside them.\n\n{table(rows)}\n\n"
+    )
+    PAGE.write_text(head + aims + "\n".join(sections), encoding="utf-8")
 
 
 if __name__ == "__main__":
