@@ -104,7 +104,7 @@ def attend_rows(
             gathered = tl.dot(p_3.to(v_3.dtype), v_3, gathered)
         if PADDED:
             total = tl.where(total == 0.0, 1.0, total)
-        store_tokens(o, query, queries, gathered / total[:, None], heads, e, E)
+        store_tokens(o, query, queries, gathered * (1.0 / total)[:, None], heads, e, E)
 
 
 @triton.jit(do_not_specialize=["slots"])
@@ -143,7 +143,7 @@ def attend_in_line(
         gathered = tl.dot(p.to(vs.dtype), vs, gathered * shrink[:, None])
         largest = higher
     o += (start.to(tl.int64) * heads + head) * e
-    store_tokens(o, tl.arange(0, M), slots - start, gathered / total[:, None], heads, e, E)
+    store_tokens(o, tl.arange(0, M), slots - start, gathered * (1.0 / total)[:, None], heads, e, E)
 
 
 @triton.jit
