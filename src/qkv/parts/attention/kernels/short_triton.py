@@ -156,7 +156,7 @@ def _filled_up(width: int) -> int:
 def _scaled(q: Tensor, scale: float | None) -> tuple[Tensor, float]:
     """Programs look for the largest product, which is the largest score where the scale is above 0."""
     scale = q.shape[-1] ** -0.5 if scale is None else scale
-    return (q, scale) if scale > 0 else (q * scale, 1.0)
+    return (q, float(scale)) if scale > 0 else (q * scale, 1.0)
 
 
 def _side_by_side(x: Tensor) -> Tensor:
