@@ -11,9 +11,13 @@ from torch import Tensor
 
 from qkv.parts.attention.kernels import short_programs
 from qkv.parts.attention.kernels.flash_tiled import like_a_stream
+from qkv.parts.attention.kernels.flash_triton import Steps
 from qkv.parts.attention.kernels.launch_triton import launch
 
+LINE = Steps(64, 64, 4, 2)  # of documents in line
 LEAST = 16  # rows and columns that a product of tiles takes at least
+# Keys of a row in up to three powers of two. Scores of 64 queries with 272 keys are what stays in registers; a piece that
+# is filled in part takes some more of them, so the last is small where there are many.
 PIECES = (
     (16, 0, 0), (32, 0, 0), (32, 16, 0), (64, 0, 0), (64, 16, 0), (64, 32, 0), (64, 32, 16), (128, 0, 0),
     (128, 16, 0), (128, 32, 0), (128, 32, 16), (128, 64, 0), (128, 64, 16), (128, 64, 32), (128, 64, 64),
@@ -22,21 +26,11 @@ PIECES = (
 
 
 @dataclass(frozen=True)
-class Steps:
+class RowSteps:
     """How a program goes through its rows: queries at a time, shares of a row's queries, warps, loads under way."""
 
     queries: int
     shares: int
-    warps: int
-    stages: int
-
-
-@dataclass(frozen=True)
-class LineSteps:
-    """How a program goes through documents in line: queries, keys at a time, warps, loads under way."""
-
-    queries: int
-    keys: int
     warps: int
     stages: int
 
@@ -55,7 +49,7 @@ class Plan:
 def attend_rows(
     q: Tensor, k: Tensor, v: Tensor, documents: Tensor | None, *, causal: bool, scale: float | None
 ) -> Tensor:
-    """As `exact`, of rows of up to 256 keys. `documents` [b|1 k] numbers the keys; those of 0 are seen by no one."""
+    """As `exact`, of rows that `PIECES` hold. `documents` [b|1 k] numbers the keys; those of 0 are seen by no one."""
     q, scale = _scaled(q, scale)
     q, k, v = _side_by_side(q), _side_by_side(k), _side_by_side(v)
     o = like_a_stream(q, v.shape[3])
@@ -85,22 +79,20 @@ def attend_in_line(
     o = like_a_stream(q, v.shape[3])
     (_, h, slots, d), key_heads, e = q.shape, k.shape[1], v.shape[3]
     wide, high = _filled_up(d), _filled_up(e)
-    steps = line_steps(wide)
     launch(
         short_programs.attend_in_line,
-        (-(-slots // steps.queries) * h, 1),
+        (-(-slots // LINE.queries) * h, 1),
         (q, k, v, documents, bounds, o),
         (*q.stride()[1:3], *k.stride()[1:3], *v.stride()[1:3], h, h // key_heads, slots, scale, d, e),
         {
             "CAUSAL": causal,
             "FILLED": (wide, high) == (d, e),
-            "M": steps.queries,
-            "N": steps.keys,
+            "M": LINE.queries,
+            "N": LINE.keys,
             "D": wide,
             "E": high,
         },
-        num_warps=steps.warps,
-        num_stages=steps.stages,
+        **LINE.options,
     )
     return o
 
@@ -137,16 +129,12 @@ def pieces_of(keys: int) -> tuple[int, int, int]:
     return next(pieces for pieces in PIECES if sum(pieces) >= keys)
 
 
-def row_steps(queries: int, keys: int) -> Steps:
+def row_steps(queries: int, keys: int) -> RowSteps:
     """Few queries are shared out among warps by their keys."""
     if queries > 32:
-        return Steps(64, 1, 4, 1)
+        return RowSteps(64, 1, 4, 1)
     few = keys <= 64
-    return Steps(16, 1, 1 if few else 4, 1) if queries <= 16 else Steps(32, 1, 2 if few else 4, 1)
-
-
-def line_steps(width: int) -> LineSteps:
-    return LineSteps(64, 64, 4, 2)
+    return RowSteps(16, 1, 1 if few else 4, 1) if queries <= 16 else RowSteps(32, 1, 2 if few else 4, 1)
 
 
 def _filled_up(width: int) -> int:
