@@ -16,8 +16,8 @@ from qkv.parts.attention.kernels.launch_triton import launch
 
 LINE = Steps(64, 64, 4, 2)  # of documents in line
 LEAST = 16  # rows and columns that a product of tiles takes at least
-# Keys of a row in up to three powers of two. Scores of 64 queries with 272 keys are what stays in registers; a piece that
-# is filled in part takes some more of them, so the last is small where there are many.
+# Keys of a row in up to three powers of two. Scores of 64 queries with 272 keys stay in registers; a piece that is
+# filled in part takes some more of them, so the last one is small where there are many.
 PIECES = (
     (16, 0, 0), (32, 0, 0), (32, 16, 0), (64, 0, 0), (64, 16, 0), (64, 32, 0), (64, 32, 16), (128, 0, 0),
     (128, 16, 0), (128, 32, 0), (128, 32, 16), (128, 64, 0), (128, 64, 16), (128, 64, 32), (128, 64, 64),
