@@ -130,11 +130,10 @@ def pieces_of(keys: int) -> tuple[int, int, int]:
 
 
 def row_steps(queries: int, keys: int) -> RowSteps:
-    """Few queries are shared out among warps by their keys."""
-    if queries > 32:
-        return RowSteps(64, 1, 4, 1)
-    few = keys <= 64
-    return RowSteps(16, 1, 1 if few else 4, 1) if queries <= 16 else RowSteps(32, 1, 2 if few else 4, 1)
+    """So many queries at a time that few are missing and their scores stay in registers."""
+    if queries <= 16:
+        return RowSteps(16, 1, 1 if keys <= 64 else 4, 1)
+    return RowSteps(32, 1, 2, 1) if queries <= 32 and keys <= 64 else RowSteps(64, 1, 4, 1)
 
 
 def _filled_up(width: int) -> int:
