@@ -149,13 +149,13 @@ class ByTensorCores(ByLibrary):
 
     def normed(self, norm: Norm, linear: Map, y: Tensor, layer: Layer | None = None) -> None:
         outputs, gated = y.shape[1], layer is not None and layer.gated
-        if outputs >= LOGITS or norm.scale != 1.0:
+        if outputs >= LOGITS:
             super().normed(norm, linear, y, layer)
             return
         tall = tall_by_tensor_cores(outputs, self.width, self.padded, 2 if gated else 1, whole=True)
         step_product_programs.norm_product[(triton.cdiv(outputs, tall.outputs),)](
             self.x, norm.gain, _or(norm.shift, norm.gain), linear.weight, _or(linear.bias, linear.weight), y, outputs,
-            norm.epsilon, K=self.width, PARTS=tall.warps, PART=tall.step // tall.warps, ROWS=self.rows,
+            norm.epsilon, norm.scale, K=self.width, PARTS=tall.warps, PART=tall.step // tall.warps, ROWS=self.rows,
             PADDED=self.padded, TALL=tall.outputs, RMS=norm.rms, SHIFTED=norm.shift is not None,
             BIASED=linear.bias is not None, ACTIVATION="none" if layer is None else layer.activation, GATED=gated,
             num_warps=tall.warps,
@@ -166,7 +166,8 @@ class ByTensorCores(ByLibrary):
         step_product_programs.product_add[(triton.cdiv(self.width, tall.outputs),)](
             h, linear.weight, _or(linear.bias, linear.weight), self.x, self.width, K=h.shape[1], PARTS=tall.warps,
             PART=tall.step // tall.warps, CHUNKS=tall.chunks, ROWS=self.rows, PADDED=self.padded, TALL=tall.outputs,
-            BIASED=linear.bias is not None, num_warps=tall.warps, num_stages=STAGES,
+            BIASED=linear.bias is not None, num_warps=tall.warps,
+            num_stages=min(STAGES, tall.chunks + 1),
         )  # fmt: skip
 
 

@@ -25,12 +25,12 @@ def standardised(x, inside, epsilon, K: tl.constexpr, RMS: tl.constexpr):
 
 @triton.jit
 def norm_product(
-    x_ptr, gain_ptr, shift_ptr, w_ptr, bias_ptr, y_ptr, N, epsilon,
+    x_ptr, gain_ptr, shift_ptr, w_ptr, bias_ptr, y_ptr, N, epsilon, scale,
     K: tl.constexpr, PARTS: tl.constexpr, PART: tl.constexpr, ROWS: tl.constexpr, PADDED: tl.constexpr,
     TALL: tl.constexpr, RMS: tl.constexpr, SHIFTED: tl.constexpr, BIASED: tl.constexpr, ACTIVATION: tl.constexpr,
     GATED: tl.constexpr,
 ):  # fmt: skip
-    """y[row, n] = activation(norm(x[row]) · W[n] + bias[n]) for TALL outputs n; x float32 [ROWS K], W [N K].
+    """y[row, n] = activation(scale · norm(x[row]) · W[n] + bias[n]) for TALL outputs n; x float32 [ROWS K], W [N K].
 
     GATED: activation(… W[n] …) times the same of W[N + n], without the activation.
     """
@@ -50,7 +50,7 @@ def norm_product(
     h *= tl.load(gain_ptr + k, mask=inside, other=0.0).to(tl.float32)[:, None, :]
     if SHIFTED:
         h += tl.load(shift_ptr + k, mask=inside, other=0.0).to(tl.float32)[:, None, :]
-    h = h.to(w.dtype)
+    h = (h * scale).to(w.dtype)
     y = tl.sum(tl.dot(h, w), 0)  # [r TALL]
     if BIASED:
         y += tl.load(bias_ptr + n, mask=within, other=0.0).to(tl.float32)[None, :]
