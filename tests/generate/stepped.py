@@ -11,6 +11,7 @@ from qkv.models.llama import LlamaSizes
 from qkv.models.sequence_to_sequence import EncoderDecoder
 from qkv.models.t5 import T5Sizes
 from qkv.models.text_model import TextModel
+from qkv.models.whisper import WhisperSizes
 
 GPT = {"vocabulary": 101, "positions": 64, "width": 48, "hidden": 96, "heads": 3, "layers": 2}
 LLAMA = GPT | {"width": 64, "hidden": 80, "heads": 4, "key_value_heads": 2}
@@ -32,6 +33,17 @@ def reader_of(device: str, **changed: object) -> EncoderDecoder:
     """A T5, of the same kind."""
     torch.manual_seed(0)
     model: EncoderDecoder = build("t5", T5Sizes(**(T5 | changed)))  # type: ignore[arg-type]
+    return _with_opinions(model).to(device)
+
+
+def hearer(device: str) -> EncoderDecoder:
+    """A Whisper: with positions and biases, of which keys have none."""
+    torch.manual_seed(0)
+    sizes = WhisperSizes(
+        vocabulary=101, mels=8, source_positions=20, target_positions=64, width=48, encoder_hidden=32, decoder_hidden=72,
+        encoder_heads=3, decoder_heads=3, encoder_layers=1, decoder_layers=2,
+    )  # fmt: skip
+    model: EncoderDecoder = build("whisper", sizes)
     return _with_opinions(model).to(device)
 
 

@@ -14,9 +14,10 @@ from qkv.generate.line import Line
 from qkv.generate.prompted import FromMemory
 from qkv.generate.standing import Standing
 from qkv.generate.write import write
+from qkv.models.sequence_to_sequence import Memory
 from qkv.parts.attention.visibility import NotPadding, Tokens
 from tests.generate.models import END, START, sources
-from tests.generate.stepped import reader_of
+from tests.generate.stepped import hearer, reader_of
 
 pytest.importorskip("triton")
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
@@ -54,19 +55,15 @@ def memory_of(model, rows, side):
     return model.encode_tokens(source.to(DEVICE), tokens, NotPadding())
 
 
-@pytest.mark.parametrize(
-    ("rows", "side", "changed"), [(2, "right", GATED), (6, "right", GATED), (6, "left", {}), (1, "right", {})]
-)
-def test_tokens_and_log_probabilities_are_those_of_the_parts(rows, side, changed):
-    model = reader_of(DEVICE, **changed)
+def check_written(model, memory_of_rows, rows, turns=1):
+    """Tokens and their log-probabilities after prompts of several lengths; at the second turn by a record that is kept."""
     assert isinstance(plan_of(model), Plan)
-    prompts = [[START, 7, 8], [START], [START, 9]] * 2
+    prompts = ([[START, 7, 8], [START], [START, 9]] * 2)[:rows]
     found = []
     with torch.inference_mode():
-        for wrap in (lambda rows: rows, Standing, Standing):  # at last by the record that was kept
-            memory = memory_of(model, rows, side)
-            lines = [Line(prompt, MOST, frozenset([END])) for prompt in prompts[:rows]]
-            continuation = wrap(FromMemory(model, memory, prompts[:rows], most=MOST))
+        for wrap in (lambda rows: rows, *[Standing] * turns):
+            lines = [Line(prompt, MOST, frozenset([END])) for prompt in prompts]
+            continuation = wrap(FromMemory(model, memory_of_rows(), prompts, most=MOST))
             for _ in write(continuation, lines, TheLikeliest(), forbidden=torch.tensor([11], device=DEVICE)):
                 pass
             found.append(lines)
@@ -74,6 +71,33 @@ def test_tokens_and_log_probabilities_are_those_of_the_parts(rows, side, changed
         for line, other in zip(found[0], others, strict=True):
             assert line.ids == other.ids
             assert line.log_probabilities == pytest.approx(other.log_probabilities, abs=2e-4)
+
+
+@pytest.mark.parametrize(
+    ("rows", "side", "changed"), [(2, "right", GATED), (6, "right", GATED), (6, "left", {}), (1, "right", {})]
+)
+def test_tokens_and_log_probabilities_are_those_of_the_parts(rows, side, changed):
+    model = reader_of(DEVICE, **changed)
+    check_written(model, lambda: memory_of(model, rows, side), rows, turns=1 if INTERPRETED else 2)
+
+
+@pytest.mark.parametrize(("rows", "by_library"), [(2, False), (5, False), (5, True)])
+def test_maps_of_which_some_have_no_bias(rows, by_library, monkeypatch):
+    from qkv.generate import step_maps_triton
+
+    if by_library:
+        monkeypatch.setattr(step_maps_triton, "NARROW", ())
+    model = hearer(DEVICE)
+    states = torch.randn(rows, 9, 48, generator=torch.Generator().manual_seed(0)).to(DEVICE)
+    check_written(model, lambda: Memory(states, Tokens(9)), rows)
+
+
+def test_a_source_of_which_nothing_is_real():
+    """As the rule has it, a query that sees no key gets zeros."""
+    model = reader_of(DEVICE)
+    memory = memory_of(model, 2, "right")
+    memory.tokens.documents[1] = 0
+    check_written(model, lambda: memory, 2)
 
 
 def test_beams_that_share_a_memory(monkeypatch):

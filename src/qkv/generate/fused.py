@@ -49,7 +49,8 @@ class Norm:
 @dataclass(frozen=True)
 class Map:
     weight: Tensor  # [outputs inputs]
-    bias: Tensor | None
+    bias: Tensor | None  # of all outputs but those of the gap
+    gap: tuple[int, int] = (0, 0)  # from this output to before that
 
 
 @dataclass(frozen=True)
@@ -202,8 +203,21 @@ def _norm(norm: nn.Module | None) -> Norm:
 def _map(linear: Any) -> Map:
     _check(type(linear) in (nn.Linear, JoinedLinear, TiedHead, LogitHead), f"A map is a {type(linear).__name__}.")
     weight, bias = linear.weight.detach(), linear.bias
-    _check(bias is None or len(bias) == len(weight), "Some of the joined maps have a bias and some have none.")
-    return Map(weight, None if bias is None else bias.detach())
+    if bias is None:
+        return Map(weight, None)
+    gap = _gap(linear) if type(linear) is JoinedLinear else (0, 0)
+    return Map(weight, bias.detach(), gap)
+
+
+def _gap(joined: JoinedLinear) -> tuple[int, int]:
+    """The outputs that have no bias, such as keys, which none would change."""
+    first, found = 0, []
+    for name, rows in joined.outputs.items():
+        if name not in joined.biases:
+            found.append((first, first + rows))
+        first += rows
+    _check(len(found) <= 1, "Several of the joined maps have no bias.")
+    return found[0] if found else (0, 0)
 
 
 def _activation(function: Callable[[Tensor], Tensor]) -> str:

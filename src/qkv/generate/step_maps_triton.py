@@ -97,7 +97,7 @@ class RowByRow:
         step_programs.norm_map[(triton.cdiv(outputs, tall.outputs),)](
             self.x, norm.gain, _or(norm.shift, norm.gain), linear.weight, _or(linear.bias, linear.weight), y, outputs,
             norm.epsilon, norm.scale, K=self.width, WIDE=tall.step, ROWS=self.rows, TALL=tall.outputs, RMS=norm.rms,
-            SHIFTED=norm.shift is not None, BIASED=linear.bias is not None,
+            SHIFTED=norm.shift is not None, BIASED=linear.bias is not None, FROM=linear.gap[0], TO=linear.gap[1],
             ACTIVATION="none" if layer is None else layer.activation, GATED=gated, EARLY=self.early,
             num_warps=tall.warps, **self.launched,
         )  # fmt: skip
@@ -157,8 +157,8 @@ class ByTensorCores(ByLibrary):
             self.x, norm.gain, _or(norm.shift, norm.gain), linear.weight, _or(linear.bias, linear.weight), y, outputs,
             norm.epsilon, norm.scale, K=self.width, PARTS=tall.warps, PART=tall.step // tall.warps, ROWS=self.rows,
             PADDED=self.padded, TALL=tall.outputs, RMS=norm.rms, SHIFTED=norm.shift is not None,
-            BIASED=linear.bias is not None, ACTIVATION="none" if layer is None else layer.activation, GATED=gated,
-            num_warps=tall.warps,
+            BIASED=linear.bias is not None, FROM=linear.gap[0], TO=linear.gap[1],
+            ACTIVATION="none" if layer is None else layer.activation, GATED=gated, num_warps=tall.warps,
         )  # fmt: skip
 
     def added(self, h: Tensor, linear: Map) -> None:
@@ -166,16 +166,19 @@ class ByTensorCores(ByLibrary):
         step_product_programs.product_add[(triton.cdiv(self.width, tall.outputs),)](
             h, linear.weight, _or(linear.bias, linear.weight), self.x, self.width, K=h.shape[1], PARTS=tall.warps,
             PART=tall.step // tall.warps, CHUNKS=tall.chunks, ROWS=self.rows, PADDED=self.padded, TALL=tall.outputs,
-            BIASED=linear.bias is not None, num_warps=tall.warps,
-            num_stages=min(STAGES, tall.chunks + 1),
+            BIASED=linear.bias is not None, num_warps=tall.warps, num_stages=min(STAGES, tall.chunks + 1),
         )  # fmt: skip
 
 
 def product(x: Tensor, linear: Map, y: Tensor) -> None:
-    if linear.bias is None:
-        torch.mm(x, linear.weight.T, out=y)
-    else:
+    first, last = linear.gap
+    if linear.bias is not None and first == last:
         torch.addmm(linear.bias, x, linear.weight.T, out=y)
+        return
+    torch.mm(x, linear.weight.T, out=y)
+    if linear.bias is not None:
+        y[:, :first] += linear.bias[:first]
+        y[:, last:] += linear.bias[first:]
 
 
 def _or(given: Tensor | None, unused: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ Shapes: r rows, K inputs and N outputs of a map.
 import triton
 import triton.language as tl
 
-from qkv.generate.step_programs import activated
+from qkv.generate.step_programs import activated, biases
 
 
 @triton.jit
@@ -27,8 +27,8 @@ def standardised(x, inside, epsilon, K: tl.constexpr, RMS: tl.constexpr):
 def norm_product(
     x_ptr, gain_ptr, shift_ptr, w_ptr, bias_ptr, y_ptr, N, epsilon, scale,
     K: tl.constexpr, PARTS: tl.constexpr, PART: tl.constexpr, ROWS: tl.constexpr, PADDED: tl.constexpr,
-    TALL: tl.constexpr, RMS: tl.constexpr, SHIFTED: tl.constexpr, BIASED: tl.constexpr, ACTIVATION: tl.constexpr,
-    GATED: tl.constexpr,
+    TALL: tl.constexpr, RMS: tl.constexpr, SHIFTED: tl.constexpr, BIASED: tl.constexpr, FROM: tl.constexpr,
+    TO: tl.constexpr, ACTIVATION: tl.constexpr, GATED: tl.constexpr,
 ):  # fmt: skip
     """y[row, n] = activation(scale · norm(x[row]) · W[n] + bias[n]) for TALL outputs n; x float32 [ROWS K], W [N K].
 
@@ -53,7 +53,7 @@ def norm_product(
     h = (h * scale).to(w.dtype)
     y = tl.sum(tl.dot(h, w), 0)  # [r TALL]
     if BIASED:
-        y += tl.load(bias_ptr + n, mask=within, other=0.0).to(tl.float32)[None, :]
+        y += biases(bias_ptr, n, within, FROM, TO)[None, :]
     y = activated(y, ACTIVATION)
     if GATED:
         value = tl.sum(tl.dot(h, u), 0)

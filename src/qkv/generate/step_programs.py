@@ -48,6 +48,13 @@ def normed(x, k, inside, mean, rate, gain_ptr, shift_ptr, SHIFTED: tl.constexpr)
 
 
 @triton.jit
+def biases(bias_ptr, n, within, FROM: tl.constexpr, TO: tl.constexpr):
+    """Of the outputs n, of which those in the gap from FROM to TO have none, nor a place among the biases."""
+    outside = within & ((n < FROM) | (n >= TO))
+    return tl.load(bias_ptr + tl.where(n < FROM, n, n - (TO - FROM)), mask=outside, other=0.0).to(tl.float32)
+
+
+@triton.jit
 def embed(
     ids_ptr, positions_ptr, tokens_ptr, places_ptr, x_ptr, scale,
     K: tl.constexpr, WIDE: tl.constexpr, PLACED: tl.constexpr, EARLY: tl.constexpr,
@@ -69,7 +76,8 @@ def embed(
 def norm_map(
     x_ptr, gain_ptr, shift_ptr, w_ptr, bias_ptr, y_ptr, N, epsilon, scale,
     K: tl.constexpr, WIDE: tl.constexpr, ROWS: tl.constexpr, TALL: tl.constexpr, RMS: tl.constexpr,
-    SHIFTED: tl.constexpr, BIASED: tl.constexpr, ACTIVATION: tl.constexpr, GATED: tl.constexpr, EARLY: tl.constexpr,
+    SHIFTED: tl.constexpr, BIASED: tl.constexpr, FROM: tl.constexpr, TO: tl.constexpr, ACTIVATION: tl.constexpr,
+    GATED: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """y[row, n] = activation(scale · norm(x[row]) · W[n] + bias[n]) for TALL outputs n; x float32 [ROWS K], W [N K].
 
@@ -93,7 +101,7 @@ def norm_map(
         h = normed(x, k, inside, mean, rate, gain_ptr, shift_ptr, SHIFTED) * scale
         y = tl.sum(w * h[None, :], 1)
         if BIASED:
-            y += tl.load(bias_ptr + n, mask=within, other=0.0).to(tl.float32)
+            y += biases(bias_ptr, n, within, FROM, TO)
         y = activated(y, ACTIVATION)
         if GATED:
             value = tl.sum(u * h[None, :], 1)
