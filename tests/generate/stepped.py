@@ -40,8 +40,8 @@ def hearer(device: str) -> EncoderDecoder:
     """A Whisper: with positions and biases, of which keys have none."""
     torch.manual_seed(0)
     sizes = WhisperSizes(
-        vocabulary=101, mels=8, source_positions=20, target_positions=64, width=48, encoder_hidden=32, decoder_hidden=72,
-        encoder_heads=3, decoder_heads=3, encoder_layers=1, decoder_layers=2,
+        vocabulary=101, mels=8, source_positions=20, target_positions=64, width=48, encoder_hidden=32,
+        decoder_hidden=72, encoder_heads=3, decoder_heads=3, encoder_layers=1, decoder_layers=2,
     )  # fmt: skip
     model: EncoderDecoder = build("whisper", sizes)
     return _with_opinions(model).to(device)

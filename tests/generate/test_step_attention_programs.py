@@ -56,7 +56,7 @@ def memory_of(model, rows, side):
 
 
 def check_written(model, memory_of_rows, rows, turns=1):
-    """Tokens and their log-probabilities after prompts of several lengths; at the second turn by a record that is kept."""
+    """Tokens and log-probabilities after prompts of several lengths; at the second turn by a record that is kept."""
     assert isinstance(plan_of(model), Plan)
     prompts = ([[START, 7, 8], [START], [START, 9]] * 2)[:rows]
     found = []
