@@ -24,7 +24,10 @@ ENOUGH = 264  # programs that fill a GPU row by row
 FILLED = 132  # and by tensor cores: one for each of its processors
 AT_ONCE = 2048  # weights that a warp holds
 WIDEST = 8192  # inputs that a program holds at once
-HELD = 16384  # numbers of all rows that 8 warps hold at once; twice as many warps hold twice as many
+WARPS = 8  # of a program by tensor cores
+REGISTERS = 255  # that a thread of it may have: with fewer, weights are asked for only when those before them are there
+HELD = 32768  # numbers of all rows that so many registers hold at once
+STRETCH = 16384  # and that are handed to tensor cores at once, where inputs come in stretches
 TALLEST = 32  # outputs of a program by tensor cores
 SHARED = 160 << 10  # bytes of rows and weights that a program hands to tensor cores at once
 STAGES = 4  # stretches of a long input that are under way
@@ -46,7 +49,7 @@ def maps_of(plan: Plan, x: Tensor, early: bool) -> Maps:
     if len(x) <= FEW:
         return RowByRow(x, early)
     padded, wide = max(16, triton.next_power_of_2(len(x))), triton.next_power_of_2(x.shape[1])
-    if len(x) <= SOME and padded * wide <= 2 * HELD and plan.tokens.dtype in NARROW:
+    if len(x) <= SOME and padded * wide <= HELD and plan.tokens.dtype in NARROW:
         return ByTensorCores(plan, x)
     return ByLibrary(plan, x)
 
@@ -72,15 +75,18 @@ def tall_of(outputs: int, inputs: int, maps: int = 1) -> Tall:
 
 
 def tall_by_tensor_cores(outputs: int, inputs: int, padded: int, maps: int = 1, *, whole: bool) -> Tall:
-    """For a map of so many rows; `whole`: all inputs at once, as a norm wants them."""
-    step = max(128, triton.next_power_of_2(inputs))
-    step = step if whole else min(step, HELD // padded)
-    chunks, warps = -(-inputs // step), 8 if step * padded <= HELD else 16
+    """For a map of so many rows; `whole`: all inputs at once, as a norm wants them, or a stretch after the other.
+
+    Stretches are on their way together: so there are several of them.
+    """
+    step = max(128, triton.next_power_of_2(inputs if whole else -(-inputs // (STAGES - 1))))
+    step = step if whole else min(step, STRETCH // padded)
+    chunks = -(-inputs // step)
     under_way = min(chunks, STAGES - 1)
     tall = TALLEST
     while tall > 8 and (-(-outputs // tall) < FILLED or under_way * (padded + maps * tall) * step * 2 > SHARED):
         tall //= 2
-    return Tall(tall, step, chunks, warps)
+    return Tall(tall, step, chunks, WARPS)
 
 
 class RowByRow:
@@ -159,6 +165,7 @@ class ByTensorCores(ByLibrary):
             PADDED=self.padded, TALL=tall.outputs, RMS=norm.rms, SHIFTED=norm.shift is not None,
             BIASED=linear.bias is not None, FROM=linear.gap[0], TO=linear.gap[1],
             ACTIVATION="none" if layer is None else layer.activation, GATED=gated, num_warps=tall.warps,
+            maxnreg=REGISTERS,
         )  # fmt: skip
 
     def added(self, h: Tensor, linear: Map) -> None:

@@ -39,17 +39,19 @@ def norm_product(
     rows = tl.arange(0, PADDED)
     k = tl.arange(0, PARTS)[:, None] * PART + tl.arange(0, PART)[None, :]  # [PARTS PART]
     inside = k < K
+    known = (rows[None, :, None] < ROWS) & inside[:, None, :]
+    x = tl.load(x_ptr + rows[None, :, None] * K + k[:, None, :], mask=known, other=0.0)  # [PARTS r PART]
+    gain = tl.load(gain_ptr + k, mask=inside, other=0.0).to(tl.float32)
+    if SHIFTED:
+        shift = tl.load(shift_ptr + k, mask=inside, other=0.0).to(tl.float32)
     there = w_ptr + n[None, None, :] * K + k[:, :, None]
     both = within[None, None, :] & inside[:, :, None]
     w = tl.load(there, mask=both, other=0.0)  # [PARTS PART TALL]
     if GATED:
         u = tl.load(there + N.to(tl.int64) * K, mask=both, other=0.0)
-    known = (rows[None, :, None] < ROWS) & inside[:, None, :]
-    x = tl.load(x_ptr + rows[None, :, None] * K + k[:, None, :], mask=known, other=0.0)  # [PARTS r PART]
-    h = standardised(x, inside[:, None, :], epsilon, K, RMS)
-    h *= tl.load(gain_ptr + k, mask=inside, other=0.0).to(tl.float32)[:, None, :]
+    h = standardised(x, inside[:, None, :], epsilon, K, RMS) * gain[:, None, :]
     if SHIFTED:
-        h += tl.load(shift_ptr + k, mask=inside, other=0.0).to(tl.float32)[:, None, :]
+        h += shift[:, None, :]
     h = (h * scale).to(w.dtype)
     y = tl.sum(tl.dot(h, w), 0)  # [r TALL]
     if BIASED:
@@ -74,18 +76,18 @@ def product_add(
     n = tl.program_id(0).to(tl.int64) * TALL + tl.arange(0, TALL)
     within = n < N
     rows = tl.arange(0, PADDED)
+    there = x_ptr + rows[:, None] * N + n[None, :]
+    known = (rows[:, None] < ROWS) & within[None, :]
+    x = tl.load(there, mask=known, other=0.0)
+    if BIASED:
+        x += tl.load(bias_ptr + n, mask=within, other=0.0).to(tl.float32)[None, :]
     total = tl.zeros([PARTS, PADDED, TALL], tl.float32)
     for chunk in range(CHUNKS):
         k = chunk * PARTS * PART + tl.arange(0, PARTS)[:, None] * PART + tl.arange(0, PART)[None, :]
         inside = k < K
         both = within[None, None, :] & inside[:, :, None]
         w = tl.load(w_ptr + n[None, None, :] * K + k[:, :, None], mask=both, other=0.0)  # [PARTS PART TALL]
-        known = (rows[None, :, None] < ROWS) & inside[:, None, :]
-        h = tl.load(h_ptr + rows[None, :, None] * K + k[:, None, :], mask=known, other=0.0)  # [PARTS r PART]
+        filled = (rows[None, :, None] < ROWS) & inside[:, None, :]
+        h = tl.load(h_ptr + rows[None, :, None] * K + k[:, None, :], mask=filled, other=0.0)  # [PARTS r PART]
         total = tl.dot(h, w, total)
-    y = tl.sum(total, 0)
-    if BIASED:
-        y += tl.load(bias_ptr + n, mask=within, other=0.0).to(tl.float32)[None, :]
-    there = x_ptr + rows[:, None] * N + n[None, :]
-    known = (rows[:, None] < ROWS) & within[None, :]
-    tl.store(there, tl.load(there, mask=known, other=0.0) + y, mask=known)
+    tl.store(there, x + tl.sum(total, 0), mask=known)
