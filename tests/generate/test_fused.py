@@ -7,7 +7,10 @@ from qkv.models.catalogue import build
 from qkv.models.gpt2 import GPT2Sizes
 from qkv.models.head_choice import HeadChoice
 from qkv.models.llama import LlamaSizes
+from qkv.parts.attention.visibility import Window
 from tests.generate.language_models import small_gpt
+from tests.generate.models import small_model
+from tests.generate.stepped import hearer, reader_of
 
 
 @pytest.fixture(autouse=True)
@@ -52,6 +55,27 @@ def test_a_llama_is_read_too():
     assert plan.places is None
 
 
+def test_a_t5_is_read_with_its_memory_and_the_bias_of_its_scores():
+    model = reader_of("cpu")
+    plan = plan_of(model)
+    assert isinstance(plan, Plan)
+    assert plan.bias is model.decoder.bias
+    assert plan.norm.scale == model.head.scale == 40**-0.5
+    cross = plan.layers[1].cross
+    mixer = model.decoder.blocks[1].cross.mixer
+    assert cross.attention is mixer
+    assert cross.query.weight.data_ptr() == mixer.query.weight.data_ptr()
+    assert plan.layers[1].project.weight.data_ptr() != plan.layers[0].project.weight.data_ptr()
+
+
+def test_keys_without_a_bias_are_a_gap():
+    plan = plan_of(hearer("cpu"))
+    assert isinstance(plan, Plan)
+    assert plan.layers[0].project.gap == (48, 96)
+    assert len(plan.layers[0].project.bias) == 96
+    assert plan.layers[0].cross.query.gap == (0, 0)
+
+
 @pytest.mark.parametrize(
     ("model", "said"),
     [
@@ -60,10 +84,18 @@ def test_a_llama_is_read_too():
         (lambda: llama(window=5), "sees"),
         (lambda: gpt().double(), "float64"),
         (lambda: build("bert", _bert(), HeadChoice("masked")), "embedding"),
+        (lambda: small_model(), "Sinusoidal"),
+        (lambda: _seen_in_part(), "memory sees"),
     ],
 )
 def test_what_is_not_known_is_said(model, said):
     assert said in plan_of(model())
+
+
+def _seen_in_part():
+    model = reader_of("cpu")
+    model.decoder.blocks[1].cross.mixer.visibility = Window(3)
+    return model
 
 
 def _bert():

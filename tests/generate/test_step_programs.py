@@ -25,13 +25,13 @@ PROMPTS = [[3, 4, 5], [7], [6, 5, 4, 3, 8, 9, 10], [11, 12], [20] * 9, [1, 1]]
 @pytest.fixture(autouse=True)
 def small_steps(monkeypatch):
     """So that small models have several tiles, shares and rows by a library too."""
-    from qkv.generate import step_triton
+    from qkv.generate import step_maps_triton, step_triton
 
     monkeypatch.setattr(step_triton, "TILE", 32)
-    monkeypatch.setattr(step_triton, "FEW", 3)
+    monkeypatch.setattr(step_maps_triton, "FEW", 3)
     monkeypatch.setattr(step_triton, "shares_of", lambda lines, capacity: 4)
     if INTERPRETED:
-        monkeypatch.setattr(step_triton, "ENOUGH", 4)
+        monkeypatch.setattr(step_maps_triton, "ENOUGH", 4)
 
 
 MODELS = {

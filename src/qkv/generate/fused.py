@@ -7,23 +7,24 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
+from qkv.models.sequence_to_sequence import EncoderDecoder
 from qkv.models.text_model import TextModel
-from qkv.parts.attention.attention import Attention
-from qkv.parts.attention.visibility import Causal
+from qkv.parts.attention.attention import Attention, CrossAttention, MultiHead
+from qkv.parts.attention.visibility import Causal, Everything
 from qkv.parts.block import Block
 from qkv.parts.embed import Embed
 from qkv.parts.feedforward import ACTIVATIONS, MLP, GatedMLP
 from qkv.parts.heads import LogitHead, TiedHead
 from qkv.parts.linear import JoinedLinear
 from qkv.parts.norm import LayerNorm, RMSNorm
-from qkv.parts.position import Learned, Rotary, rotate_halves, rotate_neighbours
+from qkv.parts.position import Learned, RelativeBuckets, Rotary, rotate_halves, rotate_neighbours
 from qkv.parts.residual import PreNorm
 from qkv.parts.stack import Stack
 
@@ -42,12 +43,24 @@ class Norm:
     shift: Tensor | None
     epsilon: float
     rms: bool
+    scale: float = 1.0  # of what comes out
 
 
 @dataclass(frozen=True)
 class Map:
     weight: Tensor  # [outputs inputs]
-    bias: Tensor | None
+    bias: Tensor | None  # of all outputs but those of the gap
+    gap: tuple[int, int] = (0, 0)  # from this output to before that
+
+
+@dataclass(frozen=True)
+class Cross:
+    """How a layer reads the memory of its source."""
+
+    attention: CrossAttention  # whose room in the cache it is
+    norm: Norm
+    query: Map
+    out: Map
 
 
 @dataclass(frozen=True)
@@ -56,6 +69,7 @@ class Layer:
     norm: Norm
     project: Map
     out: Map
+    cross: Cross | None
     next_norm: Norm
     inner: Map
     outer: Map
@@ -65,11 +79,12 @@ class Layer:
 
 @dataclass(frozen=True)
 class Plan:
-    """A GPT-like model, read from its parts; called with a recording, the step that serves it."""
+    """A decoder, read from its parts; called with a recording, the step that serves it."""
 
     tokens: Tensor  # [v d]
     scale: float
     places: Tensor | None  # [positions d]
+    bias: RelativeBuckets | None  # of all scores of a token with an earlier one
     layers: tuple[Layer, ...]
     norm: Norm
     head: Map
@@ -87,7 +102,7 @@ class _Unknown(Exception):
     """A part that no program knows."""
 
 
-def plan_of(model: TextModel) -> Plan | str:
+def plan_of(model: TextModel | EncoderDecoder) -> Plan | str:
     """The plan, or why there is none."""
     try:
         plan = _read(model)
@@ -100,8 +115,10 @@ def plan_of(model: TextModel) -> Plan | str:
     return plan
 
 
-def _read(model: TextModel) -> Plan:
-    embed, stack = model.embed, _must_be(Stack, model.stack)
+def _read(model: TextModel | EncoderDecoder) -> Plan:
+    reads = isinstance(model, EncoderDecoder)
+    embed, stack = (model.target, model.decoder) if isinstance(model, EncoderDecoder) else (model.embed, model.stack)
+    stack = _must_be(Stack, stack)
     _check(type(embed) is Embed, f"The embedding is a {type(embed).__name__}.")
     _check(embed.segments is None and embed.norm is None and embed.project is None, "The embedding does more.")
     places = None
@@ -109,22 +126,18 @@ def _read(model: TextModel) -> Plan:
         learned = _must_be(Learned, embed.position)
         places = learned.weight[learned.first :].detach()
     _check(list(stack.order) == list(range(len(stack.blocks))), "Blocks do not run once each, in their order.")
-    _check(stack.bias is None, "Scores have a bias.")
-    layers = tuple(_layer(block) for block in stack.blocks)
+    bias = None if stack.bias is None else _must_be(RelativeBuckets, stack.bias)
+    layers = tuple(_layer(block, reads) for block in stack.blocks)
     _check(len(layers) > 0, "There are no blocks.")
     head: Any = model.head
-    _check(type(head) in (TiedHead, LogitHead) and head.scale == 1.0, f"The head is a {type(head).__name__}.")
+    _check(type(head) in (TiedHead, LogitHead), f"The head is a {type(head).__name__}.")
     weight = embed.tokens.weight.detach()
-    plan = Plan(weight, embed.tokens.scale, places, layers, _norm(stack.norm), _map(head))
+    norm = replace(_norm(stack.norm), scale=head.scale)
+    plan = Plan(weight, embed.tokens.scale, places, bias, layers, norm, _map(head))
     first = layers[0].attention
     for layer in layers:
-        each = layer.attention
-        alike = (each.heads, each.key_value_heads, each.key_width) == (
-            first.heads,
-            first.key_value_heads,
-            first.key_width,
-        )
-        _check(alike, "Attentions differ in their heads.")
+        for each in (layer.attention, *(() if layer.cross is None else (layer.cross.attention,))):
+            _check(_form(each) == _form(first), "Attentions differ in their heads.")
         _check(layer.gated == layers[0].gated and layer.activation == layers[0].activation, "Blocks differ.")
     _check(weight.shape[1] <= WIDEST and first.query_size <= WIDEST, "The stream is too wide.")
     _check(all(parameter.dtype == weight.dtype for parameter in model.parameters()), "Weights differ in precision.")
@@ -133,15 +146,15 @@ def _read(model: TextModel) -> Plan:
     return plan
 
 
-def _layer(block: nn.Module) -> Layer:
+def _layer(block: nn.Module, reads: bool) -> Layer:
+    """`reads`: with a memory between its own tokens and the feed-forward."""
     steps: list[Any] = list(_must_be(Block, block).children())
-    _check(len(steps) == 2 and all(type(step) is PreNorm for step in steps), "A block is not two steps behind norms.")
-    attention, feed_forward = _must_be(Attention, steps[0].mixer), steps[1].mixer
+    wanted = 3 if reads else 2
+    known = len(steps) == wanted and all(type(step) is PreNorm for step in steps)
+    _check(known, f"A block is not {wanted} steps behind norms.")
+    attention, feed_forward = _must_be(Attention, steps[0].mixer), steps[-1].mixer
     _check(attention.visibility == Causal(), f"An attention sees {attention.visibility}.")
-    _check(attention.kernel is None, "An attention has a kernel of its own.")
-    width = attention.key_width
-    _check(width == attention.value_width, "Keys and values differ in width.")
-    _check(width & (width - 1) == 0 and 16 <= width <= 256, f"Heads are {width} wide.")
+    _check_heads(attention)
     if attention.rotary is not None:
         turned = attention.rotary.pairing in (rotate_halves, rotate_neighbours)
         _check(type(attention.rotary) is Rotary and turned, "Positions turn heads in another way.")
@@ -152,12 +165,31 @@ def _layer(block: nn.Module) -> Layer:
         _norm(steps[0].norm),
         _map(attention.project),
         _map(attention.out),
-        _norm(steps[1].norm),
+        _cross(steps[1]) if reads else None,
+        _norm(steps[-1].norm),
         _map(feed_forward.inner),
         _map(feed_forward.outer),
         _activation(feed_forward.activation),
         gated,
     )
+
+
+def _cross(step: Any) -> Cross:
+    attention = _must_be(CrossAttention, step.mixer)
+    _check(attention.visibility == Everything(), f"An attention to the memory sees {attention.visibility}.")
+    _check_heads(attention)
+    return Cross(attention, _norm(step.norm), _map(attention.query), _map(attention.out))
+
+
+def _check_heads(attention: MultiHead) -> None:
+    _check(attention.kernel is None, "An attention has a kernel of its own.")
+    width = attention.key_width
+    _check(width == attention.value_width, "Keys and values differ in width.")
+    _check(width & (width - 1) == 0 and 16 <= width <= 256, f"Heads are {width} wide.")
+
+
+def _form(attention: MultiHead) -> tuple[int, int, int, float | None]:
+    return attention.heads, attention.key_value_heads, attention.key_width, attention.scale
 
 
 def _norm(norm: nn.Module | None) -> Norm:
@@ -171,8 +203,21 @@ def _norm(norm: nn.Module | None) -> Norm:
 def _map(linear: Any) -> Map:
     _check(type(linear) in (nn.Linear, JoinedLinear, TiedHead, LogitHead), f"A map is a {type(linear).__name__}.")
     weight, bias = linear.weight.detach(), linear.bias
-    _check(bias is None or len(bias) == len(weight), "Some of the joined maps have a bias and some have none.")
-    return Map(weight, None if bias is None else bias.detach())
+    if bias is None:
+        return Map(weight, None)
+    gap = _gap(linear) if type(linear) is JoinedLinear else (0, 0)
+    return Map(weight, bias.detach(), gap)
+
+
+def _gap(joined: JoinedLinear) -> tuple[int, int]:
+    """The outputs that have no bias, such as keys, which none would change."""
+    first, found = 0, []
+    for name, rows in joined.outputs.items():
+        if name not in joined.biases:
+            found.append((first, first + rows))
+        first += rows
+    _check(len(found) <= 1, "Several of the joined maps have no bias.")
+    return found[0] if found else (0, 0)
 
 
 def _activation(function: Callable[[Tensor], Tensor]) -> str:

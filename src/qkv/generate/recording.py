@@ -57,7 +57,7 @@ class Recording:
             states = like.memory.states.new_zeros(1).expand(shape.sources, shape.slots, like.memory.states.shape[-1])
             self.memory = Memory(states, Tokens(shape.slots, documents=self.cache.memory_real))
         self.logits: Tensor | None = None  # [r v]
-        plan = plan_of(model) if isinstance(model, TextModel) else "It reads a source."
+        plan = plan_of(model)
         self.plan = plan(self) if isinstance(plan, Plan) else None
         self.weights = weights_of(model)
         self.step = recorded(lambda: self._step(model), device)

@@ -7,8 +7,7 @@ in float32.
 EARLY programs begin while the one before them still runs, read of their weights what they can hold, and wait for its
 end with all else. As soon as all are begun, the next may.
 
-Shapes: r rows, K inputs and N outputs of a map, H query heads and G key/value heads of width D, C slots of the cache,
-S shares of the slots, V vocabulary, T tiles of it.
+Shapes: r rows, K inputs and N outputs of a map, V vocabulary, T tiles of it.
 """
 
 import triton
@@ -49,6 +48,13 @@ def normed(x, k, inside, mean, rate, gain_ptr, shift_ptr, SHIFTED: tl.constexpr)
 
 
 @triton.jit
+def biases(bias_ptr, n, within, FROM: tl.constexpr, TO: tl.constexpr):
+    """Of the outputs n, of which those in the gap from FROM to TO have none, nor a place among the biases."""
+    outside = within & ((n < FROM) | (n >= TO))
+    return tl.load(bias_ptr + tl.where(n < FROM, n, n - (TO - FROM)), mask=outside, other=0.0).to(tl.float32)
+
+
+@triton.jit
 def embed(
     ids_ptr, positions_ptr, tokens_ptr, places_ptr, x_ptr, scale,
     K: tl.constexpr, WIDE: tl.constexpr, PLACED: tl.constexpr, EARLY: tl.constexpr,
@@ -68,11 +74,12 @@ def embed(
 
 @triton.jit
 def norm_map(
-    x_ptr, gain_ptr, shift_ptr, w_ptr, bias_ptr, y_ptr, N, epsilon,
+    x_ptr, gain_ptr, shift_ptr, w_ptr, bias_ptr, y_ptr, N, epsilon, scale,
     K: tl.constexpr, WIDE: tl.constexpr, ROWS: tl.constexpr, TALL: tl.constexpr, RMS: tl.constexpr,
-    SHIFTED: tl.constexpr, BIASED: tl.constexpr, ACTIVATION: tl.constexpr, GATED: tl.constexpr, EARLY: tl.constexpr,
+    SHIFTED: tl.constexpr, BIASED: tl.constexpr, FROM: tl.constexpr, TO: tl.constexpr, ACTIVATION: tl.constexpr,
+    GATED: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
-    """y[row, n] = activation(norm(x[row]) · W[n] + bias[n]) for TALL outputs n; x float32 [ROWS K], W [N K].
+    """y[row, n] = activation(scale · norm(x[row]) · W[n] + bias[n]) for TALL outputs n; x float32 [ROWS K], W [N K].
 
     GATED: activation(… W[n] …) times the same of W[N + n], without the activation.
     """
@@ -91,10 +98,10 @@ def norm_map(
     for row in tl.static_range(ROWS):
         x = tl.load(x_ptr + row * K + k, mask=inside, other=0.0)
         mean, rate = moments(x, inside, epsilon, K, RMS)
-        h = normed(x, k, inside, mean, rate, gain_ptr, shift_ptr, SHIFTED)
+        h = normed(x, k, inside, mean, rate, gain_ptr, shift_ptr, SHIFTED) * scale
         y = tl.sum(w * h[None, :], 1)
         if BIASED:
-            y += tl.load(bias_ptr + n, mask=within, other=0.0).to(tl.float32)
+            y += biases(bias_ptr, n, within, FROM, TO)
         y = activated(y, ACTIVATION)
         if GATED:
             value = tl.sum(u * h[None, :], 1)
@@ -135,89 +142,11 @@ def map_add(
 
 
 @triton.jit
-def attend(
-    qkv_ptr, k_ptr, v_ptr, o_ptr, part_ptr, stat_ptr, done_ptr, positions_ptr, first_ptr, cos_ptr, sin_ptr, partner_ptr,
-    scale, C,
-    H: tl.constexpr, G: tl.constexpr, D: tl.constexpr, SHARES: tl.constexpr, STEP: tl.constexpr,
-    ROTARY: tl.constexpr, EARLY: tl.constexpr,
-):  # fmt: skip
-    """o[row, head]: one head of one row over a share of its slots; whichever share ends last joins them all.
-
-    The first share reads the newest token and keeps it in the cache. qkv [r (H + 2 G) D], caches [r G C D], o [r H D];
-    part float32 [r H SHARES D]: not yet divided by its sum; stat [r H SHARES 2]: the maximum and that sum; done [r H]:
-    the shares that have ended. A row's slots go from `first` to `first + position`, where its newest token stands.
-    """
-    if EARLY:
-        gdc_launch_dependents()
-        gdc_wait()
-    row, head, share = tl.program_id(0) // H, tl.program_id(0) % H, tl.program_id(1)
-    group = head // (H // G)
-    d = tl.arange(0, D)
-    position = tl.load(positions_ptr + row)
-    first = tl.load(first_ptr + row)
-    mine = qkv_ptr + row * (H + 2 * G) * D
-    q_ptr, new_k_ptr, new_v_ptr = mine + head * D, mine + (H + group) * D, mine + (H + G + group) * D
-    q = tl.load(q_ptr + d).to(tl.float32)
-    new_k = tl.load(new_k_ptr + d).to(tl.float32)
-    if ROTARY:
-        partner = tl.load(partner_ptr + d)
-        cos, sin = tl.load(cos_ptr + position * D + d), tl.load(sin_ptr + position * D + d)
-        q = q * cos + tl.load(q_ptr + partner).to(tl.float32) * sin
-        new_k = new_k * cos + tl.load(new_k_ptr + partner).to(tl.float32) * sin
-        new_k = new_k.to(k_ptr.dtype.element_ty).to(tl.float32)
-        q = q.to(k_ptr.dtype.element_ty).to(tl.float32)
-    q *= scale
-    keys, values = k_ptr + (row * G + group).to(tl.int64) * C * D, v_ptr + (row * G + group).to(tl.int64) * C * D
-    most, total = float("-inf"), 0.0
-    out = tl.zeros([D], tl.float32)
-    if share == 0:
-        new_v = tl.load(new_v_ptr + d)
-        if head % (H // G) == 0:
-            tl.store(keys + (first + position) * D + d, new_k.to(k_ptr.dtype.element_ty))
-            tl.store(values + (first + position) * D + d, new_v)
-        most, total = tl.sum(q * new_k), 1.0
-        out = new_v.to(tl.float32)
-    each = (position + SHARES - 1) // SHARES  # of the slots before the newest
-    begin, end = first + share * each, first + tl.minimum((share + 1) * each, position)
-    for start in range(begin, end, STEP):
-        slot = start + tl.arange(0, STEP)
-        inside = slot < end
-        there = slot[:, None] * D + d[None, :]
-        k = tl.load(keys + there, mask=inside[:, None], other=0.0).to(tl.float32)
-        v = tl.load(values + there, mask=inside[:, None], other=0.0).to(tl.float32)
-        score = tl.where(inside, tl.sum(k * q[None, :], 1), float("-inf"))
-        higher = tl.maximum(most, tl.max(score, 0))
-        p = tl.exp(score - higher)
-        shrink = tl.exp(most - higher)
-        out = out * shrink + tl.sum(p[:, None] * v, 0)
-        total = total * shrink + tl.sum(p, 0)
-        most = higher
-    line = row * H + head
-    if SHARES > 1:
-        mine = line * SHARES + share
-        tl.store(part_ptr + mine * D + d, out)
-        tl.store(stat_ptr + mine * 2, most)
-        tl.store(stat_ptr + mine * 2 + 1, total)
-        tl.debug_barrier()  # before it is said, all of it is written
-        if tl.atomic_add(done_ptr + line, 1, sem="acq_rel") == SHARES - 1:
-            every = line * SHARES + tl.arange(0, SHARES)
-            high = tl.load(stat_ptr + every * 2, cache_modifier=".cg")
-            weight = tl.exp(high - tl.max(high, 0))
-            parts = tl.load(part_ptr + every[:, None] * D + d[None, :], cache_modifier=".cg")
-            total = tl.sum(weight * tl.load(stat_ptr + every * 2 + 1, cache_modifier=".cg"), 0)
-            out = tl.sum(weight[:, None] * parts, 0) / total
-            tl.store(o_ptr + line * D + d, out.to(o_ptr.dtype.element_ty))
-            tl.store(done_ptr + line, 0)
-    else:
-        tl.store(o_ptr + line * D + d, (out / total).to(o_ptr.dtype.element_ty))
-
-
-@triton.jit
 def add_norm(
-    x_ptr, y_ptr, gain_ptr, shift_ptr, h_ptr, epsilon,
+    x_ptr, y_ptr, gain_ptr, shift_ptr, h_ptr, epsilon, scale,
     K: tl.constexpr, WIDE: tl.constexpr, ADDED: tl.constexpr, RMS: tl.constexpr, SHIFTED: tl.constexpr,
 ):  # fmt: skip
-    """x[row] += y[row], where something is ADDED; h[row] = norm(x[row])"""
+    """x[row] += y[row], where something is ADDED; h[row] = scale · norm(x[row])"""
     row = tl.program_id(0)
     k = tl.arange(0, WIDE)
     inside = k < K
@@ -226,7 +155,7 @@ def add_norm(
         x += tl.load(y_ptr + row * K + k, mask=inside, other=0.0).to(tl.float32)
         tl.store(x_ptr + row * K + k, x, mask=inside)
     mean, rate = moments(x, inside, epsilon, K, RMS)
-    h = normed(x, k, inside, mean, rate, gain_ptr, shift_ptr, SHIFTED)
+    h = normed(x, k, inside, mean, rate, gain_ptr, shift_ptr, SHIFTED) * scale
     tl.store(h_ptr + row * K + k, h.to(h_ptr.dtype.element_ty), mask=inside)
 
 

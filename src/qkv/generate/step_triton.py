@@ -5,46 +5,22 @@ Shapes: r rows, d width of the stream, v vocabulary.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 import triton
 from torch import Tensor
 
-from qkv.generate import step_programs as programs
+from qkv.generate import step_attention_programs, step_maps_triton, step_programs
 from qkv.parts.position import Rotary, rotate_halves
 
 if TYPE_CHECKING:
-    from qkv.generate.fused import Layer, Map, Norm, Plan
+    from qkv.generate.fused import Cross, Layer, Plan
     from qkv.generate.recording import Recording
 
-FEW = 4  # rows up to which a map by our own programs is quicker than by a library of matrix products
 ENOUGH = 264  # programs that fill a GPU
-AT_ONCE = 2048  # weights that a warp holds
-WIDEST = 8192  # inputs that a program holds at once
 TILE = 2048  # tokens of the vocabulary that are looked through together
 EARLY = False  # whether programs begin before the one before them has ended
-
-
-@dataclass(frozen=True)
-class Tall:
-    """How much of a map a program does: outputs, inputs at a time and how often, and with how many warps."""
-
-    outputs: int
-    step: int
-    chunks: int
-    warps: int
-
-
-def tall_of(outputs: int, inputs: int, maps: int = 1) -> Tall:
-    """For a map, or for `maps` of them side by side."""
-    step = min(triton.next_power_of_2(inputs), WIDEST)
-    warps = 4 if step <= 1024 else 8
-    tall = max(1, warps * AT_ONCE // (step * maps))
-    while tall > 1 and outputs // tall < ENOUGH:
-        tall //= 2
-    return Tall(tall, step, -(-inputs // step), warps)
 
 
 def shares_of(lines: int, capacity: int) -> int:
@@ -59,53 +35,59 @@ class FusedStep:
     """One step over the buffers of a recording: `step` reads its tokens, writes its logits and moves it on."""
 
     def __init__(self, plan: Plan, recording: Recording) -> None:
-        self.plan, self.recording, self.early = plan, recording, EARLY and recording.shape.rows <= FEW
-        self.launched = {"launch_pdl": True} if self.early else {}
         rows, first = recording.shape.rows, plan.layers[0]
+        few = rows <= step_maps_triton.FEW
+        self.plan, self.recording, self.early = plan, recording, EARLY and few
+        self.launched: dict[str, Any] = {"launch_pdl": True} if self.early else {}
         attention = first.attention
-        self.rows, self.width, self.hidden = rows, plan.tokens.shape[1], first.outer.weight.shape[1]
+        self.rows, self.width = rows, plan.tokens.shape[1]
         self.heads, self.groups, self.head_width = attention.heads, attention.key_value_heads, attention.key_width
         self.scale = attention.key_width**-0.5 if attention.scale is None else attention.scale
         self.capacity, self.vocabulary = recording.shape.capacity, len(plan.head.weight)
         self.shares = shares_of(rows * self.heads, self.capacity)
+        self.memory_shares = shares_of(rows * self.heads, recording.shape.slots)
+        most = max(self.shares, self.memory_shares)
         narrow, wide = plan.tokens.new_empty, plan.tokens.new_zeros
         self.x = wide(rows, self.width, dtype=torch.float32)
         self.qkv = narrow(rows, len(first.project.weight))
+        self.query = narrow(rows, self.heads * self.head_width)
         self.attended = narrow(rows, self.heads * self.head_width)
-        self.parts = wide(rows, self.heads, self.shares, self.head_width, dtype=torch.float32)
-        self.stat = wide(rows, self.heads, self.shares, 2, dtype=torch.float32)
+        self.parts = wide(rows, self.heads, most, self.head_width, dtype=torch.float32)
+        self.stat = wide(rows, self.heads, most, 2, dtype=torch.float32)
         self.done = wide(rows, self.heads, dtype=torch.int32)
-        self.inner = narrow(rows, self.hidden)
-        few = rows <= FEW
+        self.inner = narrow(rows, first.outer.weight.shape[1])
         self.logits = narrow(rows, self.vocabulary, dtype=torch.float32 if few else plan.head.weight.dtype)
         self.tiles = -(-self.vocabulary // TILE)
         self.tile_stat = wide(rows, 3, self.tiles, dtype=torch.float32)
         self.tile_at = wide(rows, self.tiles, dtype=torch.int32)
-        if not few:
-            self.normed, self.added = narrow(rows, self.width), narrow(rows, self.width)
-            self.before = narrow(rows, len(first.inner.weight))
         self.turns = {
             layer.attention: turns_of(layer.attention.rotary, self.capacity, self.head_width, self.x)
             for layer in plan.layers
         }
         if len({layer.attention.rotary for layer in plan.layers}) == 1 or attention.rotary is None:
             self.turns = dict.fromkeys(self.turns, self.turns[attention])  # one table for all
-        self.blocks = self._few if few else self._many
+        self.bucket, self.table = self.done, self.x  # of each distance; of each bucket and head
+        if plan.bias is not None:
+            back = -torch.arange(self.capacity, device=self.x.device)
+            self.bucket, self.table = plan.bias.bucket(back).to(torch.int32), plan.bias.weight.detach()
+        self.maps = step_maps_triton.maps_of(plan, self.x, self.early)
 
     def step(self) -> Tensor:
         record = self.recording
         plan, rows = self.plan, self.rows
-        programs.embed[(rows,)](
+        step_programs.embed[(rows,)](
             record.tokens, record.positions, plan.tokens, plan.tokens if plan.places is None else plan.places, self.x,
             plan.scale, K=self.width, WIDE=triton.next_power_of_2(self.width), PLACED=plan.places is not None,
             EARLY=self.early, **self.launched,
         )  # fmt: skip
-        self.blocks()
-        programs.best_of_tiles[(rows, self.tiles)](
+        for layer in plan.layers:
+            self._layer(layer)
+        self.maps.normed(plan.norm, plan.head, self.logits)
+        step_programs.best_of_tiles[(rows, self.tiles)](
             self.logits, record.forbidden.view(torch.uint8), self.tile_stat, self.tile_at, self.vocabulary, self.tiles,
             TILE=TILE, EARLY=self.early, **self.launched,
         )  # fmt: skip
-        programs.take_best[(rows,)](
+        step_programs.take_best[(rows,)](
             self.tile_stat, self.tile_at, record.tokens, record.positions, record.count, record.written,
             record.log_probabilities, self.tiles, self.vocabulary,
             ROUND=len(record.written), TILES=triton.next_power_of_2(self.tiles), EARLY=self.early,
@@ -113,81 +95,45 @@ class FusedStep:
         )  # fmt: skip
         return self.logits
 
-    def _few(self) -> None:
-        """Five programs a layer."""
-        for layer in self.plan.layers:
-            self._norm_map(layer.norm, layer.project, self.qkv)
-            self._attend(layer)
-            self._map_add(self.attended, layer.out)
-            self._norm_map(layer.next_norm, layer.inner, self.inner, layer.activation, layer.gated)
-            self._map_add(self.inner, layer.outer)
-        self._norm_map(self.plan.norm, self.plan.head, self.logits)
-
-    def _many(self) -> None:
-        """Products by a library, and programs for all that stands between them."""
-        added = None
-        for layer in self.plan.layers:
-            self._add_norm(added, layer.norm)
-            product(self.normed, layer.project, self.qkv)
-            self._attend(layer)
-            product(self.attended, layer.out, self.added)
-            self._add_norm(self.added, layer.next_norm)
-            product(self.normed, layer.inner, self.before)
-            self._activate(layer)
-            product(self.inner, layer.outer, self.added)
-            added = self.added
-        self._add_norm(added, self.plan.norm)
-        product(self.normed, self.plan.head, self.logits)
-
-    def _norm_map(self, norm: Norm, linear: Map, y: Tensor, activation: str = "none", gated: bool = False) -> None:
-        outputs = y.shape[1]
-        tall = tall_of(outputs, self.width, 2 if gated else 1)
-        programs.norm_map[(triton.cdiv(outputs, tall.outputs),)](
-            self.x, norm.gain, _or(norm.shift, norm.gain), linear.weight, _or(linear.bias, linear.weight), y, outputs,
-            norm.epsilon, K=self.width, WIDE=tall.step, ROWS=self.rows, TALL=tall.outputs, RMS=norm.rms,
-            SHIFTED=norm.shift is not None, BIASED=linear.bias is not None, ACTIVATION=activation, GATED=gated,
-            EARLY=self.early, num_warps=tall.warps, **self.launched,
-        )  # fmt: skip
-
-    def _map_add(self, h: Tensor, linear: Map) -> None:
-        tall = tall_of(self.width, h.shape[1])
-        programs.map_add[(triton.cdiv(self.width, tall.outputs),)](
-            h, linear.weight, _or(linear.bias, linear.weight), self.x, self.width, K=h.shape[1], STEP=tall.step,
-            CHUNKS=tall.chunks, ROWS=self.rows, PADDED=triton.next_power_of_2(self.rows), TALL=tall.outputs,
-            BIASED=linear.bias is not None, EARLY=self.early, num_warps=tall.warps, **self.launched,
-        )  # fmt: skip
+    def _layer(self, layer: Layer) -> None:
+        maps = self.maps
+        maps.normed(layer.norm, layer.project, self.qkv)
+        self._attend(layer)
+        maps.added(self.attended, layer.out)
+        if layer.cross is not None:
+            maps.normed(layer.cross.norm, layer.cross.query, self.query)
+            self._attend_memory(layer.cross)
+            maps.added(self.attended, layer.cross.out)
+        maps.normed(layer.next_norm, layer.inner, self.inner, layer)
+        maps.added(self.inner, layer.outer)
 
     def _attend(self, layer: Layer) -> None:
         record = self.recording
         keys, values = record.cache.room(layer.attention)
         cos, sin, partner = self.turns[layer.attention]
-        step, warps = (64, 2) if self.shares == 1 else (32, 1)
-        programs.attend[(self.rows * self.heads, self.shares)](
+        step, warps = stretch_of(self.shares)
+        step_attention_programs.attend[(self.rows * self.heads, self.shares)](
             self.qkv, keys, values, self.attended, self.parts, self.stat, self.done, record.positions, record.first,
-            cos, sin, partner, self.scale, self.capacity, H=self.heads, G=self.groups, D=self.head_width,
-            SHARES=self.shares, STEP=step, ROTARY=layer.attention.rotary is not None, EARLY=self.early,
-            num_warps=warps,
-            **self.launched,
+            cos, sin, partner, self.bucket, self.table, self.scale, self.capacity, H=self.heads, G=self.groups,
+            D=self.head_width, SHARES=self.shares, STEP=step, ROTARY=layer.attention.rotary is not None,
+            BIASED=self.plan.bias is not None, EARLY=self.early, num_warps=warps, **self.launched,
         )  # fmt: skip
 
-    def _add_norm(self, added: Tensor | None, norm: Norm) -> None:
-        programs.add_norm[(self.rows,)](
-            self.x, _or(added, self.x), norm.gain, _or(norm.shift, norm.gain), self.normed, norm.epsilon,
-            K=self.width, WIDE=triton.next_power_of_2(self.width), ADDED=added is not None, RMS=norm.rms,
-            SHIFTED=norm.shift is not None,
+    def _attend_memory(self, cross: Cross) -> None:
+        record = self.recording
+        keys, values = record.cache.memory_room(cross.attention)
+        step, warps = stretch_of(self.memory_shares)
+        step_attention_programs.attend_memory[(self.rows * self.heads, self.memory_shares)](
+            self.query, keys, values, record.cache.memory_real, self.attended, self.parts, self.stat, self.done,
+            self.scale, record.shape.slots, H=self.heads, G=self.groups, D=self.head_width,
+            BEAMS=self.rows // record.shape.sources, SHARES=self.memory_shares, STEP=step, EARLY=self.early,
+            num_warps=warps, **self.launched,
         )  # fmt: skip
 
-    def _activate(self, layer: Layer) -> None:
-        programs.activate[(self.rows, triton.cdiv(self.hidden, 1024))](
-            self.before, self.inner, self.hidden, ACTIVATION=layer.activation, GATED=layer.gated, STEP=1024
-        )
 
-
-def product(x: Tensor, linear: Map, y: Tensor) -> None:
-    if linear.bias is None:
-        torch.mm(x, linear.weight.T, out=y)
-    else:
-        torch.addmm(linear.bias, x, linear.weight.T, out=y)
+def stretch_of(shares: int) -> tuple[int, int]:
+    """Slots that a program of attention reads at once, and its warps."""
+    return (64, 2) if shares == 1 else (32, 1)
 
 
 def turns_of(rotary: Rotary | None, positions: int, width: int, like: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -210,8 +156,3 @@ def turns_of(rotary: Rotary | None, positions: int, width: int, like: Tensor) ->
     cos = torch.where(turned, angles.cos(), 1.0)
     sin = torch.where(turned, torch.where(first, -angles.sin(), angles.sin()), 0.0)
     return cos.to(like.dtype), sin.to(like.dtype), torch.where(turned, partner, place).to(torch.int32)
-
-
-def _or(given: Tensor | None, unused: Tensor) -> Tensor:
-    """A program takes a tensor where it reads none."""
-    return unused if given is None else given

@@ -90,6 +90,9 @@ class StandingCache(Cache):
     def room(self, owner: nn.Module) -> tuple[Tensor, Tensor]:
         return self._steps[owner]
 
+    def memory_room(self, owner: nn.Module) -> tuple[Tensor, Tensor]:
+        return self._memory[owner]
+
     def keys(self, new: Tokens) -> Tokens:
         if new is not self.next_token:
             raise QkvError("A standing cache takes one token at a time, at the slot that it knows.")
