@@ -1,5 +1,7 @@
 """Streams give whole characters, and all of the text in the end."""
 
+from random import Random
+
 import pytest
 
 from qkv.data.published_tokenizer import read_tokenizer
@@ -40,6 +42,16 @@ def test_the_pieces_add_up_to_the_text(tokenizers, name):
     tokenizer = tokenizers[name]
     for ids in tokenizer.encode(TEXTS):
         assert "".join(pieces_of(tokenizer, ids)) == tokenizer.decode(ids, whole=True)
+
+
+@pytest.mark.parametrize("name", ["bytes", "trained", "cleaned", "gpt2", "unigram"])
+def test_ids_that_come_together_give_what_they_give_one_by_one(tokenizers, name):
+    """Even if they spell no characters."""
+    tokenizer, random = tokenizers[name], Random(0)
+    for _ in range(20):
+        ids = [random.randrange(tokenizer.size) for _ in range(30)]
+        stream = TextStream(tokenizer)
+        assert stream.add(*ids[:3]) + stream.add(*ids[3:]) + stream.end() == "".join(pieces_of(tokenizer, ids))
 
 
 def test_characters_come_whole_and_words_at_once(tokenizers):

@@ -1,5 +1,6 @@
 import pytest
 
+from qkv.data.text_stream import TextStream
 from qkv.errors import QkvError
 from qkv.generate.line import Alternative, Line, StoppedText
 from tests.generate.language_models import small_tokenizer, spaced_tokenizer
@@ -53,6 +54,18 @@ def test_a_space_before_the_first_new_word_belongs_to_the_output():
         text.add(token)
     text.end()
     assert text.text == " was"
+
+
+@pytest.mark.parametrize(("stops", "spelled"), [((), 0), (("!",), 5)])
+def test_tokens_are_spelled_one_by_one_where_a_text_could_stop_only(stops, spelled, monkeypatch):
+    text, calls, add = StoppedText(TOKENIZER, (), stops), [], TextStream.add
+    monkeypatch.setattr(TextStream, "add", lambda stream, *tokens: calls.append(tokens) or add(stream, *tokens))
+    for token in TOKENIZER.encode(["abcde"])[0]:
+        text.add(token)
+    assert len(calls) == spelled
+    text.end()
+    assert text.text == "abcde"
+    assert len(calls) == max(spelled, 1)
 
 
 @pytest.mark.parametrize("ended", ["end", "stop", "limit"])

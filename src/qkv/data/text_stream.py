@@ -21,9 +21,12 @@ class TextStream:
         self._shown = 0  # ids whose text has been given out
         self._given = 0  # characters of the text of all ids that have been given out, where spaces are cleaned up
 
-    def add(self, token: int) -> str:
-        """The text that this id completes: often a word, sometimes nothing yet."""
-        self._ids.append(token)
+    def add(self, *tokens: int) -> str:
+        """The text that these ids complete: often a word, sometimes nothing yet.
+
+        It does not matter how many come together, but for bytes that fall back and spell no characters.
+        """
+        self._ids.extend(tokens)
         if self._tokenizer.cleans_up:
             text = self._tokenizer.decode(self._ids, whole=True)
             return self._up_to(text, len(text) - CLEANED_AT_ONCE)

@@ -26,30 +26,46 @@ class Alternative(NamedTuple):
 class StoppedText:
     """Text that comes in pieces and stops before any of the texts `stops`, which may come in pieces themselves.
 
-    A piece that could begin a stop is held back until it is known whether it does.
+    A piece that could begin a stop is held back until it is known whether it does. Where there are no stops, tokens are
+    not spelled before somebody asks for the text, or they end: of many rows that takes longer than writing them.
     """
 
     def __init__(self, tokenizer: TextTokenizer, prompt: Sequence[int] = (), stops: Sequence[str] = ()) -> None:
         if not all(stops):
             raise QkvError("An empty stop text would end every output at once: leave it out.")
-        self.text, self.stopped = "", False
-        self.stops, self._held, self._taken = tuple(stops), "", 0
+        self.stopped = False
+        self.stops, self._text, self._held, self._taken = tuple(stops), "", "", 0
+        self._unspelled: list[int] = []
         self._stream = TextStream(tokenizer)
         for token in prompt[-LOOKED_BACK:]:  # a space before the first new word belongs to the output
             self._stream.add(token)
 
+    @property
+    def text(self) -> str:
+        """All that came and is not held back."""
+        self._spell()
+        return self._text
+
     def add(self, token: int) -> None:
-        self._receive(self._stream.add(token), last=False)
+        self._unspelled.append(token)
+        if self.stops:
+            self._spell()
 
     def end(self) -> None:
         """No more tokens come: nothing is held back any longer."""
+        self._spell()
         self._receive(self._stream.end(), last=True)
 
     def take(self) -> str:
         """What is new since the last call."""
-        piece = self.text[self._taken :]
-        self._taken = len(self.text)
+        text = self.text
+        piece, self._taken = text[self._taken :], len(text)
         return piece
+
+    def _spell(self) -> None:
+        if self._unspelled:
+            self._receive(self._stream.add(*self._unspelled), last=False)
+            self._unspelled = []
 
     def _receive(self, piece: str, *, last: bool) -> None:
         if self.stopped:
@@ -57,11 +73,11 @@ class StoppedText:
         held = self._held + piece
         found = [place for place in (held.find(stop) for stop in self.stops) if place >= 0]
         if found:
-            self.text, self._held, self.stopped = self.text + held[: min(found)], "", True
+            self._text, self._held, self.stopped = self._text + held[: min(found)], "", True
             return
         kept = 0 if last else max((_begun(held, stop) for stop in self.stops), default=0)
         free = len(held) - kept
-        self.text, self._held = self.text + held[:free], held[free:]
+        self._text, self._held = self._text + held[:free], held[free:]
 
 
 def _begun(text: str, stop: str) -> int:
