@@ -29,9 +29,10 @@ def small_steps(monkeypatch):
 
     monkeypatch.setattr(step_triton, "TILE", 32)
     monkeypatch.setattr(step_maps_triton, "FEW", 3)
-    monkeypatch.setattr(step_triton, "shares_of", lambda lines, capacity: 4)
+    monkeypatch.setattr(step_triton, "shares_of", lambda lines, capacity, step: 4)
+    monkeypatch.setattr(step_triton, "AT_A_TIME", 64)
     if INTERPRETED:
-        monkeypatch.setattr(step_maps_triton, "ENOUGH", 4)
+        monkeypatch.setattr(step_maps_triton, "PROGRAMS", 4)
 
 
 MODELS = {

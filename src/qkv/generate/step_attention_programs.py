@@ -15,20 +15,22 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 
 @triton.jit
-def taken_in(score, v, most, total, out):
-    """More slots: the new maximum, and the sum and the values below it. score [slots], v [slots D]"""
-    higher = tl.maximum(most, tl.max(score, 0))
-    p = tl.exp(score - higher)
-    shrink = tl.exp(most - higher)
-    return higher, total * shrink + tl.sum(p, 0), out * shrink + tl.sum(p[:, None] * v, 0)
+def taken_in(score, v, most, sums, outs):
+    """More slots, each summed up with those at its place before, by their own maximum, so that none waits for others.
+
+    score, maxima and sums [STEP], v and values [STEP D]
+    """
+    higher = tl.maximum(most, score)
+    p, shrink = tl.exp(score - higher), tl.exp(most - higher)
+    return higher, sums * shrink + p, outs * shrink[:, None] + p[:, None] * v
 
 
 @triton.jit
 def joined(
-    most, total, out, o_ptr, part_ptr, stat_ptr, done_ptr, line, share,
+    most, total, out, o_ptr, part_ptr, stat_ptr, done_ptr, line, share, shares,
     D: tl.constexpr, SHARES: tl.constexpr,
 ):  # fmt: skip
-    """o[line]: what all shares have read. A line that saw nothing gets zeros.
+    """o[line]: what all its shares have read. A line that saw nothing gets zeros.
 
     part float32 [lines SHARES D]: not yet divided by its sum; stat [lines SHARES 2]: the maximum and that sum; done
     [lines]: the shares that have ended.
@@ -40,12 +42,15 @@ def joined(
         tl.store(stat_ptr + mine * 2, most)
         tl.store(stat_ptr + mine * 2 + 1, total)
         tl.debug_barrier()  # before it is said, all of it is written
-        if tl.atomic_add(done_ptr + line, 1, sem="acq_rel") == SHARES - 1:
-            every = line * SHARES + tl.arange(0, SHARES)
-            high = tl.load(stat_ptr + every * 2, cache_modifier=".cg")
+        if tl.atomic_add(done_ptr + line, 1, sem="acq_rel") == shares - 1:
+            every = tl.arange(0, SHARES)
+            stat = stat_ptr + (line * SHARES + every) * 2
+            high = tl.load(stat, mask=every < shares, other=float("-inf"), cache_modifier=".cg")
             weight = tl.exp(high - tl.max(high, 0))
-            parts = tl.load(part_ptr + every[:, None] * D + d[None, :], cache_modifier=".cg")
-            total = tl.sum(weight * tl.load(stat_ptr + every * 2 + 1, cache_modifier=".cg"), 0)
+            totals = tl.load(stat + 1, mask=every < shares, other=0.0, cache_modifier=".cg")
+            parts = part_ptr + (line * SHARES + every[:, None]) * D + d[None, :]
+            parts = tl.load(parts, mask=(every < shares)[:, None], other=0.0, cache_modifier=".cg")
+            total = tl.sum(weight * totals, 0)
             out = tl.sum(weight[:, None] * parts, 0) / tl.where(total > 0, total, 1.0)
             tl.store(o_ptr + line * D + d, out.to(o_ptr.dtype.element_ty))
             tl.store(done_ptr + line, 0)
@@ -57,12 +62,13 @@ def joined(
 def attend(
     qkv_ptr, k_ptr, v_ptr, o_ptr, part_ptr, stat_ptr, done_ptr, positions_ptr, first_ptr, cos_ptr, sin_ptr, partner_ptr,
     bucket_ptr, table_ptr, scale, C,
-    H: tl.constexpr, G: tl.constexpr, D: tl.constexpr, SHARES: tl.constexpr, STEP: tl.constexpr,
+    H: tl.constexpr, G: tl.constexpr, D: tl.constexpr, SHARES: tl.constexpr, STEP: tl.constexpr, STAGES: tl.constexpr,
     ROTARY: tl.constexpr, BIASED: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """o[row, head]: one head of one row over a share of its slots.
 
-    The first share reads the newest token and keeps it in the cache. qkv [r (H + 2 G) D], caches [r G C D], o [r H D].
+    A share has STEP slots at least, so where few are filled, few shares have any; the others end at once. The first
+    share reads the newest token and keeps it in the cache. qkv [r (H + 2 G) D], caches [r G C D], o [r H D].
     A row's slots go from `first` to `first + position`, where its newest token stands. BIASED: to the score of a slot
     comes table[bucket[distance], head].
     """
@@ -70,9 +76,12 @@ def attend(
         gdc_launch_dependents()
         gdc_wait()
     row, head, share = tl.program_id(0) // H, tl.program_id(0) % H, tl.program_id(1)
+    position = tl.load(positions_ptr + row)
+    each = tl.maximum(tl.cdiv(position, SHARES * STEP), 1) * STEP  # of the slots before the newest
+    if (share > 0) & (share * each >= position):
+        return
     group = head // (H // G)
     d = tl.arange(0, D)
-    position = tl.load(positions_ptr + row)
     first = tl.load(first_ptr + row)
     mine = qkv_ptr + row * (H + 2 * G) * D
     q_ptr, new_k_ptr, new_v_ptr = mine + head * D, mine + (H + group) * D, mine + (H + G + group) * D
@@ -87,20 +96,10 @@ def attend(
         q = q.to(k_ptr.dtype.element_ty).to(tl.float32)
     q *= scale
     keys, values = k_ptr + (row * G + group).to(tl.int64) * C * D, v_ptr + (row * G + group).to(tl.int64) * C * D
-    most, total = -1e30, 0.0
-    out = tl.zeros([D], tl.float32)
-    if share == 0:
-        new_v = tl.load(new_v_ptr + d)
-        if head % (H // G) == 0:
-            tl.store(keys + (first + position) * D + d, new_k.to(k_ptr.dtype.element_ty))
-            tl.store(values + (first + position) * D + d, new_v)
-        most, total = tl.sum(q * new_k), 1.0
-        if BIASED:
-            most += tl.load(table_ptr + tl.load(bucket_ptr) * H + head).to(tl.float32)
-        out = new_v.to(tl.float32)
-    each = (position + SHARES - 1) // SHARES  # of the slots before the newest
     begin, end = first + share * each, first + tl.minimum((share + 1) * each, position)
-    for start in range(begin, end, STEP):
+    most = tl.full([STEP], -1e30, tl.float32)
+    sums, outs = tl.zeros([STEP], tl.float32), tl.zeros([STEP, D], tl.float32)
+    for start in tl.range(begin, end, STEP, num_stages=STAGES):
         slot = start + tl.arange(0, STEP)
         inside = slot < end
         there = slot[:, None] * D + d[None, :]
@@ -110,15 +109,28 @@ def attend(
         if BIASED:
             bucket = tl.load(bucket_ptr + first + position - slot, mask=inside, other=0)
             score += tl.load(table_ptr + bucket * H + head).to(tl.float32)
-        most, total, out = taken_in(tl.where(inside, score, float("-inf")), v, most, total, out)
-    joined(most, total, out, o_ptr, part_ptr, stat_ptr, done_ptr, row * H + head, share, D, SHARES)
+        most, sums, outs = taken_in(tl.where(inside, score, float("-inf")), v, most, sums, outs)
+    new_v = tl.load(new_v_ptr + d)
+    if (share == 0) & (head % (H // G) == 0):
+        tl.store(keys + (first + position) * D + d, new_k.to(k_ptr.dtype.element_ty))
+        tl.store(values + (first + position) * D + d, new_v)
+    newest = tl.sum(q * new_k)
+    if BIASED:
+        newest += tl.load(table_ptr + tl.load(bucket_ptr) * H + head).to(tl.float32)
+    newest = tl.where(share == 0, newest, -1e30)
+    high = tl.maximum(tl.max(most, 0), newest)
+    weight, own = tl.exp(most - high), tl.exp(newest - high)
+    total = tl.sum(weight * sums, 0) + own
+    out = tl.sum(weight[:, None] * outs, 0) + own * new_v.to(tl.float32)
+    shares = tl.maximum(tl.cdiv(position, each), 1)  # that have slots
+    joined(high, total, out, o_ptr, part_ptr, stat_ptr, done_ptr, row * H + head, share, shares, D, SHARES)
 
 
 @triton.jit
 def attend_memory(
     q_ptr, k_ptr, v_ptr, real_ptr, o_ptr, part_ptr, stat_ptr, done_ptr, scale, S,
     H: tl.constexpr, G: tl.constexpr, D: tl.constexpr, BEAMS: tl.constexpr, SHARES: tl.constexpr, STEP: tl.constexpr,
-    EARLY: tl.constexpr,
+    STAGES: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """o[row, head]: one head of one row over a share of the memory of its source, which BEAMS rows read.
 
@@ -133,11 +145,11 @@ def attend_memory(
     d = tl.arange(0, D)
     q = tl.load(q_ptr + line * D + d).to(tl.float32) * scale
     keys, values = k_ptr + (source * G + group).to(tl.int64) * S * D, v_ptr + (source * G + group).to(tl.int64) * S * D
-    most, total = -1e30, 0.0
-    out = tl.zeros([D], tl.float32)
-    each = (S + SHARES - 1) // SHARES
+    each = tl.cdiv(S, SHARES)
     end = tl.minimum((share + 1) * each, S)
-    for start in range(share * each, end, STEP):
+    most = tl.full([STEP], -1e30, tl.float32)
+    sums, outs = tl.zeros([STEP], tl.float32), tl.zeros([STEP, D], tl.float32)
+    for start in tl.range(share * each, end, STEP, num_stages=STAGES):
         slot = start + tl.arange(0, STEP)
         inside = slot < end
         there = slot[:, None] * D + d[None, :]
@@ -145,5 +157,8 @@ def attend_memory(
         v = tl.load(values + there, mask=inside[:, None], other=0.0).to(tl.float32)
         seen = tl.load(real_ptr + source * S + slot, mask=inside, other=0) > 0
         score = tl.where(seen, tl.sum(k * q[None, :], 1), float("-inf"))
-        most, total, out = taken_in(score, v, most, total, out)
-    joined(most, total, out, o_ptr, part_ptr, stat_ptr, done_ptr, line, share, D, SHARES)
+        most, sums, outs = taken_in(score, v, most, sums, outs)
+    high = tl.max(most, 0)
+    weight = tl.exp(most - high)
+    total, out = tl.sum(weight * sums, 0), tl.sum(weight[:, None] * outs, 0)
+    joined(high, total, out, o_ptr, part_ptr, stat_ptr, done_ptr, line, share, SHARES, D, SHARES)

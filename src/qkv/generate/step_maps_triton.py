@@ -1,4 +1,4 @@
-"""Three ways to launch the maps of a step, by how many rows there are; each with the norm before and the sum after it.
+"""Two ways to launch the maps of a step, by how many rows there are; each with the norm before and the sum after it.
 
 `normed` makes y of the norm of the stream, `added` adds a map of h to it. Shapes: r rows, d width of the stream.
 """
@@ -12,26 +12,17 @@ import torch
 import triton
 from torch import Tensor
 
-from qkv.generate import step_product_programs, step_programs
+from qkv.generate import step_programs
 
 if TYPE_CHECKING:
     from qkv.generate.fused import Layer, Map, Norm, Plan
 
-FEW = 4  # rows up to which a map row by row is quicker than one by tensor cores
-SOME = 32  # and up to which our own by tensor cores is quicker than a library of matrix products
-NARROW = (torch.bfloat16, torch.float16)  # what tensor cores multiply exactly
-ENOUGH = 264  # programs that fill a GPU row by row
-FILLED = 132  # and by tensor cores: one for each of its processors
-AT_ONCE = 2048  # weights that a warp holds
+FEW = 4  # rows up to which a map row by row is quicker than one by a library of matrix products
+HELD = 16384  # and numbers of these rows: a program holds all of them behind a norm
+PROGRAMS = 264  # that a map is divided among: two for each of a GPU's processors
+AT_ONCE = 2048  # weights that a warp holds, and as many that are on their way to it
+WIDE = 1024  # inputs up to which a program has 4 warps; beyond them 8
 WIDEST = 8192  # inputs that a program holds at once
-WARPS = 8  # of a program by tensor cores
-REGISTERS = 255  # that a thread of it may have: with fewer, weights are asked for only when those before them are there
-HELD = 32768  # numbers of all rows that so many registers hold at once
-STRETCH = 16384  # and that are handed to tensor cores at once, where inputs come in stretches
-TALLEST = 32  # outputs of a program by tensor cores
-SHARED = 160 << 10  # bytes of rows and weights that a program hands to tensor cores at once
-STAGES = 4  # stretches of a long input that are under way
-LOGITS = 16384  # outputs from which on a library's product is as quick as our own
 
 
 class Maps(Protocol):
@@ -44,20 +35,22 @@ class Maps(Protocol):
         """The stream [r d] plus the map of h [r inputs]."""
 
 
+def are_few(rows: int, width: int) -> bool:
+    return rows <= FEW and rows * width <= HELD
+
+
 def maps_of(plan: Plan, x: Tensor, early: bool) -> Maps:
     """What suits the rows of a stream x [r d]."""
-    if len(x) <= FEW:
+    if are_few(*x.shape):
         return RowByRow(x, early)
-    padded, wide = max(16, triton.next_power_of_2(len(x))), triton.next_power_of_2(x.shape[1])
-    if len(x) <= SOME and padded * wide <= HELD and plan.tokens.dtype in NARROW:
-        return ByTensorCores(plan, x)
-    return ByLibrary(plan, x)
+    return ByLibrary(plan, x, early)
 
 
 @dataclass(frozen=True)
 class Tall:
-    """How much of a map a program does: outputs, inputs at a time and how often, and with how many warps."""
+    """How much of a map a program does: outputs, of these at once, inputs at a time and how often; and its warps."""
 
+    each: int
     outputs: int
     step: int
     chunks: int
@@ -67,61 +60,45 @@ class Tall:
 def tall_of(outputs: int, inputs: int, maps: int = 1) -> Tall:
     """For a map row by row, or for `maps` of them side by side."""
     step = min(triton.next_power_of_2(inputs), WIDEST)
-    warps = 4 if step <= 1024 else 8
-    tall = max(1, warps * AT_ONCE // (step * maps))
-    while tall > 1 and outputs // tall < ENOUGH:
-        tall //= 2
-    return Tall(tall, step, -(-inputs // step), warps)
-
-
-def tall_by_tensor_cores(outputs: int, inputs: int, padded: int, maps: int = 1, *, whole: bool) -> Tall:
-    """For a map of so many rows; `whole`: all inputs at once, as a norm wants them, or a stretch after the other.
-
-    Stretches are on their way together: so there are several of them.
-    """
-    step = max(128, triton.next_power_of_2(inputs if whole else -(-inputs // (STAGES - 1))))
-    step = step if whole else min(step, STRETCH // padded)
-    chunks = -(-inputs // step)
-    under_way = min(chunks, STAGES - 1)
-    tall = TALLEST
-    while tall > 8 and (-(-outputs // tall) < FILLED or under_way * (padded + maps * tall) * step * 2 > SHARED):
-        tall //= 2
-    return Tall(tall, step, chunks, WARPS)
+    warps = 4 if step <= WIDE else 8
+    each = triton.cdiv(outputs, PROGRAMS)
+    at_once = min(max(1, warps * AT_ONCE // (step * maps)), triton.next_power_of_2(each))
+    return Tall(each, at_once, step, triton.cdiv(inputs, step), warps)
 
 
 class RowByRow:
     """For a few rows: every weight is read once, and multiplied with each of them."""
 
     def __init__(self, x: Tensor, early: bool) -> None:
-        self.x, self.early = x, early
+        self.x = x
         self.rows, self.width = x.shape
-        self.launched: dict[str, Any] = {"launch_pdl": True} if early else {}
+        self.launched = launched(early)
 
     def normed(self, norm: Norm, linear: Map, y: Tensor, layer: Layer | None = None) -> None:
         outputs, gated = y.shape[1], layer is not None and layer.gated
         tall = tall_of(outputs, self.width, 2 if gated else 1)
-        step_programs.norm_map[(triton.cdiv(outputs, tall.outputs),)](
+        step_programs.norm_map[(triton.cdiv(outputs, tall.each),)](
             self.x, norm.gain, _or(norm.shift, norm.gain), linear.weight, _or(linear.bias, linear.weight), y, outputs,
-            norm.epsilon, norm.scale, K=self.width, WIDE=tall.step, ROWS=self.rows, TALL=tall.outputs, RMS=norm.rms,
-            SHIFTED=norm.shift is not None, BIASED=linear.bias is not None, FROM=linear.gap[0], TO=linear.gap[1],
-            ACTIVATION="none" if layer is None else layer.activation, GATED=gated, EARLY=self.early,
+            tall.each, norm.epsilon, norm.scale, K=self.width, WIDE=tall.step, ROWS=self.rows, TALL=tall.outputs,
+            RMS=norm.rms, SHIFTED=norm.shift is not None, BIASED=linear.bias is not None, FROM=linear.gap[0],
+            TO=linear.gap[1], ACTIVATION="none" if layer is None else layer.activation, GATED=gated,
             num_warps=tall.warps, **self.launched,
         )  # fmt: skip
 
     def added(self, h: Tensor, linear: Map) -> None:
         tall = tall_of(self.width, h.shape[1])
-        step_programs.map_add[(triton.cdiv(self.width, tall.outputs),)](
-            h, linear.weight, _or(linear.bias, linear.weight), self.x, self.width, K=h.shape[1], STEP=tall.step,
-            CHUNKS=tall.chunks, ROWS=self.rows, PADDED=triton.next_power_of_2(self.rows), TALL=tall.outputs,
-            BIASED=linear.bias is not None, EARLY=self.early, num_warps=tall.warps, **self.launched,
+        step_programs.map_add[(triton.cdiv(self.width, tall.each),)](
+            h, linear.weight, _or(linear.bias, linear.weight), self.x, self.width, tall.each, K=h.shape[1],
+            STEP=tall.step, CHUNKS=tall.chunks, ROWS=self.rows, PADDED=triton.next_power_of_2(self.rows),
+            TALL=tall.outputs, BIASED=linear.bias is not None, num_warps=tall.warps, **self.launched,
         )  # fmt: skip
 
 
 class ByLibrary:
     """Products by a library, and programs for all that stands between them."""
 
-    def __init__(self, plan: Plan, x: Tensor) -> None:
-        self.x = x
+    def __init__(self, plan: Plan, x: Tensor, early: bool) -> None:
+        self.x, self.launched = x, launched(early)
         self.rows, self.width = x.shape
         narrow = plan.tokens.new_empty
         self.h, self.sum = narrow(self.rows, self.width), narrow(self.rows, self.width)
@@ -132,49 +109,24 @@ class ByLibrary:
         step_programs.add_norm[(self.rows,)](
             self.x, self.sum, norm.gain, _or(norm.shift, norm.gain), self.h, norm.epsilon, norm.scale,
             K=self.width, WIDE=triton.next_power_of_2(self.width), ADDED=self.waiting, RMS=norm.rms,
-            SHIFTED=norm.shift is not None,
+            SHIFTED=norm.shift is not None, **self.launched,
         )  # fmt: skip
         self.waiting = False
         product(self.h, linear, y if layer is None else self.before)
         if layer is not None:
             step_programs.activate[(self.rows, triton.cdiv(y.shape[1], 1024))](
-                self.before, y, y.shape[1], ACTIVATION=layer.activation, GATED=layer.gated, STEP=1024
-            )
+                self.before, y, y.shape[1], ACTIVATION=layer.activation, GATED=layer.gated, STEP=1024,
+                **self.launched,
+            )  # fmt: skip
 
     def added(self, h: Tensor, linear: Map) -> None:
         product(h, linear, self.sum)
         self.waiting = True
 
 
-class ByTensorCores(ByLibrary):
-    """For some rows: a program for each map, but for logits, of which there are enough to fill a library's product."""
-
-    def __init__(self, plan: Plan, x: Tensor) -> None:
-        super().__init__(plan, x)
-        self.padded = max(16, triton.next_power_of_2(self.rows))
-
-    def normed(self, norm: Norm, linear: Map, y: Tensor, layer: Layer | None = None) -> None:
-        outputs, gated = y.shape[1], layer is not None and layer.gated
-        if outputs >= LOGITS:
-            super().normed(norm, linear, y, layer)
-            return
-        tall = tall_by_tensor_cores(outputs, self.width, self.padded, 2 if gated else 1, whole=True)
-        step_product_programs.norm_product[(triton.cdiv(outputs, tall.outputs),)](
-            self.x, norm.gain, _or(norm.shift, norm.gain), linear.weight, _or(linear.bias, linear.weight), y, outputs,
-            norm.epsilon, norm.scale, K=self.width, PARTS=tall.warps, PART=tall.step // tall.warps, ROWS=self.rows,
-            PADDED=self.padded, TALL=tall.outputs, RMS=norm.rms, SHIFTED=norm.shift is not None,
-            BIASED=linear.bias is not None, FROM=linear.gap[0], TO=linear.gap[1],
-            ACTIVATION="none" if layer is None else layer.activation, GATED=gated, num_warps=tall.warps,
-            maxnreg=REGISTERS,
-        )  # fmt: skip
-
-    def added(self, h: Tensor, linear: Map) -> None:
-        tall = tall_by_tensor_cores(self.width, h.shape[1], self.padded, whole=False)
-        step_product_programs.product_add[(triton.cdiv(self.width, tall.outputs),)](
-            h, linear.weight, _or(linear.bias, linear.weight), self.x, self.width, K=h.shape[1], PARTS=tall.warps,
-            PART=tall.step // tall.warps, CHUNKS=tall.chunks, ROWS=self.rows, PADDED=self.padded, TALL=tall.outputs,
-            BIASED=linear.bias is not None, num_warps=tall.warps, num_stages=min(STAGES, tall.chunks + 1),
-        )  # fmt: skip
+def launched(early: bool) -> dict[str, Any]:
+    """How a program is launched that may begin early."""
+    return {"EARLY": True, "launch_pdl": True} if early else {"EARLY": False}
 
 
 def product(x: Tensor, linear: Map, y: Tensor) -> None:

@@ -5,7 +5,9 @@ whatever stands before and after the product too: the norm, the activation, the 
 in float32.
 
 EARLY programs begin while the one before them still runs, read of their weights what they can hold, and wait for its
-end with all else. As soon as all are begun, the next may.
+end with all else. As soon as all are begun, the next may. Nothing but weights may be read before: what was written two
+launches ago may not be there yet. After it all of it is, for the one before has waited too. Weights are not widened
+before either: so half as many registers hold them, and programs of several launches fit on a processor.
 
 Shapes: r rows, K inputs and N outputs of a map, V vocabulary, T tiles of it.
 """
@@ -40,18 +42,16 @@ def moments(x, inside, epsilon, K: tl.constexpr, RMS: tl.constexpr):
 
 
 @triton.jit
-def normed(x, k, inside, mean, rate, gain_ptr, shift_ptr, SHIFTED: tl.constexpr):
-    y = (x - mean) * rate * tl.load(gain_ptr + k, mask=inside, other=0.0).to(tl.float32)
-    if SHIFTED:
-        y += tl.load(shift_ptr + k, mask=inside, other=0.0).to(tl.float32)
-    return y
+def gain_and_shift(gain_ptr, shift_ptr, k, inside, SHIFTED: tl.constexpr):
+    gain = tl.load(gain_ptr + k, mask=inside, other=0.0)
+    return gain, tl.load(shift_ptr + k, mask=inside, other=0.0) if SHIFTED else tl.zeros_like(gain)
 
 
 @triton.jit
 def biases(bias_ptr, n, within, FROM: tl.constexpr, TO: tl.constexpr):
     """Of the outputs n, of which those in the gap from FROM to TO have none, nor a place among the biases."""
     outside = within & ((n < FROM) | (n >= TO))
-    return tl.load(bias_ptr + tl.where(n < FROM, n, n - (TO - FROM)), mask=outside, other=0.0).to(tl.float32)
+    return tl.load(bias_ptr + tl.where(n < FROM, n, n - (TO - FROM)), mask=outside, other=0.0)
 
 
 @triton.jit
@@ -73,80 +73,120 @@ def embed(
 
 
 @triton.jit
+def some_weights(w_ptr, n, end, k, K: tl.constexpr):
+    """Of the outputs n, those before the end. [TALL WIDE]"""
+    return tl.load(w_ptr + n[:, None] * K + k[None, :], mask=(n < end)[:, None] & (k < K)[None, :], other=0.0)
+
+
+@triton.jit
+def weights_and_biases(
+    w_ptr, bias_ptr, n, end, k, N,
+    K: tl.constexpr, BIASED: tl.constexpr, FROM: tl.constexpr, TO: tl.constexpr, GATED: tl.constexpr,
+):  # fmt: skip
+    """W[n] and W[N + n], where GATED, and the biases of both."""
+    w = some_weights(w_ptr, n, end, k, K)
+    none = tl.zeros_like(n).to(w_ptr.dtype.element_ty)
+    u, b, c = w, none, none
+    if GATED:
+        u = some_weights(w_ptr + N.to(tl.int64) * K, n, end, k, K)
+    if BIASED:
+        b = biases(bias_ptr, n, n < end, FROM, TO)
+        if GATED:
+            c = tl.load(bias_ptr + N + n, mask=n < end, other=0.0)
+    return w, u, b, c
+
+
+@triton.jit
 def norm_map(
-    x_ptr, gain_ptr, shift_ptr, w_ptr, bias_ptr, y_ptr, N, epsilon, scale,
+    x_ptr, gain_ptr, shift_ptr, w_ptr, bias_ptr, y_ptr, N, each, epsilon, scale,
     K: tl.constexpr, WIDE: tl.constexpr, ROWS: tl.constexpr, TALL: tl.constexpr, RMS: tl.constexpr,
     SHIFTED: tl.constexpr, BIASED: tl.constexpr, FROM: tl.constexpr, TO: tl.constexpr, ACTIVATION: tl.constexpr,
     GATED: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
-    """y[row, n] = activation(scale · norm(x[row]) · W[n] + bias[n]) for TALL outputs n; x float32 [ROWS K], W [N K].
+    """y[row, n] = activation(scale · norm(x[row]) · W[n] + bias[n]) for `each` outputs n; x float32 [ROWS K], W [N K].
 
-    GATED: activation(… W[n] …) times the same of W[N + n], without the activation.
+    TALL outputs are made at once, while the weights of the next are under way. GATED: activation(… W[n] …) times the
+    same of W[N + n], without the activation.
     """
     if EARLY:
         gdc_launch_dependents()
-    n = tl.program_id(0).to(tl.int64) * TALL + tl.arange(0, TALL)
-    within = n < N
+    begin = tl.program_id(0).to(tl.int64) * each
+    end = tl.minimum(begin + each, N)
+    n = begin + tl.arange(0, TALL)
     k = tl.arange(0, WIDE)
     inside = k < K
-    both = within[:, None] & inside[None, :]
-    w = tl.load(w_ptr + n[:, None] * K + k[None, :], mask=both, other=0.0).to(tl.float32)
-    if GATED:
-        u = tl.load(w_ptr + (N + n[:, None]) * K + k[None, :], mask=both, other=0.0).to(tl.float32)
+    w, u, b, c = weights_and_biases(w_ptr, bias_ptr, n, end, k, N, K, BIASED, FROM, TO, GATED)
+    gain, shift = gain_and_shift(gain_ptr, shift_ptr, k, inside, SHIFTED)
     if EARLY:
         gdc_wait()
+    rows = ()
     for row in tl.static_range(ROWS):
         x = tl.load(x_ptr + row * K + k, mask=inside, other=0.0)
         mean, rate = moments(x, inside, epsilon, K, RMS)
-        h = normed(x, k, inside, mean, rate, gain_ptr, shift_ptr, SHIFTED) * scale
-        y = tl.sum(w * h[None, :], 1)
-        if BIASED:
-            y += biases(bias_ptr, n, within, FROM, TO)
-        y = activated(y, ACTIVATION)
-        if GATED:
-            value = tl.sum(u * h[None, :], 1)
-            if BIASED:
-                value += tl.load(bias_ptr + N + n, mask=within, other=0.0).to(tl.float32)
-            y *= value
-        tl.store(y_ptr + row * N + n, y.to(y_ptr.dtype.element_ty), mask=within)
+        rows = rows + (((x - mean) * rate * gain.to(tl.float32) + shift.to(tl.float32)) * scale,)
+    for _ in tl.range(0, each, TALL, num_stages=1):
+        following = n + TALL
+        next_w, next_u, next_b, next_c = weights_and_biases(
+            w_ptr, bias_ptr, following, end, k, N, K, BIASED, FROM, TO, GATED
+        )
+        for row in tl.static_range(ROWS):
+            y = activated(tl.sum(w.to(tl.float32) * rows[row][None, :], 1) + b.to(tl.float32), ACTIVATION)
+            if GATED:
+                y *= tl.sum(u.to(tl.float32) * rows[row][None, :], 1) + c.to(tl.float32)
+            tl.store(y_ptr + row * N + n, y.to(y_ptr.dtype.element_ty), mask=n < end)
+        n, w, u, b, c = following, next_w, next_u, next_b, next_c
 
 
 @triton.jit
 def map_add(
-    h_ptr, w_ptr, bias_ptr, x_ptr, N,
+    h_ptr, w_ptr, bias_ptr, x_ptr, N, each,
     K: tl.constexpr, STEP: tl.constexpr, CHUNKS: tl.constexpr, ROWS: tl.constexpr, PADDED: tl.constexpr,
     TALL: tl.constexpr, BIASED: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
-    """x[row, n] += h[row] · W[n] + bias[n] for TALL outputs n; x float32 [ROWS N], W [N K]."""
+    """x[row, n] += h[row] · W[n] + bias[n] for `each` outputs n, TALL at once; x float32 [ROWS N], W [N K].
+
+    The weights of the next are under way, of all inputs or, of long ones, of STEP of them.
+    """
     if EARLY:
         gdc_launch_dependents()
-    n = tl.program_id(0).to(tl.int64) * TALL + tl.arange(0, TALL)
-    within = n < N
+    begin = tl.program_id(0).to(tl.int64) * each
+    end = tl.minimum(begin + each, N)
+    n = begin + tl.arange(0, TALL)
+    k = tl.arange(0, STEP)
     rows = tl.arange(0, PADDED)
-    total = tl.zeros([PADDED, TALL], tl.float32)
-    for chunk in tl.static_range(CHUNKS):
-        k = chunk * STEP + tl.arange(0, STEP)
-        inside = k < K
-        both = within[:, None] & inside[None, :]
-        w = tl.load(w_ptr + n[:, None] * K + k[None, :], mask=both, other=0.0).to(tl.float32)
-        if EARLY and chunk == 0:
-            gdc_wait()
-        for row in tl.static_range(ROWS):
-            h = tl.load(h_ptr + row * K + k, mask=inside, other=0.0).to(tl.float32)
-            total += tl.where(rows[:, None] == row, tl.sum(w * h[None, :], 1)[None, :], 0.0)
-    if BIASED:
-        total += tl.load(bias_ptr + n, mask=within, other=0.0).to(tl.float32)[None, :]
-    there = x_ptr + rows[:, None] * N + n[None, :]
-    known = (rows[:, None] < ROWS) & within[None, :]
-    tl.store(there, tl.load(there, mask=known, other=0.0) + total, mask=known)
+    w = some_weights(w_ptr, n, end, k, K)
+    if EARLY:
+        gdc_wait()
+    for _ in tl.range(0, each, TALL, num_stages=1):
+        there = x_ptr + rows[:, None] * N + n[None, :]
+        known = (rows[:, None] < ROWS) & (n < end)[None, :]
+        total = tl.load(there, mask=known, other=0.0)
+        if BIASED:
+            total += tl.load(bias_ptr + n, mask=n < end, other=0.0).to(tl.float32)[None, :]
+        for chunk in tl.static_range(CHUNKS):
+            if chunk + 1 < CHUNKS:
+                next_w = some_weights(w_ptr, n, end, (chunk + 1) * STEP + k, K)
+            else:
+                next_w = some_weights(w_ptr, n + TALL, end, k, K)
+            for row in tl.static_range(ROWS):
+                inside = chunk * STEP + k < K
+                h = tl.load(h_ptr + row * K + chunk * STEP + k, mask=inside, other=0.0).to(tl.float32)
+                total += tl.where(rows[:, None] == row, tl.sum(w.to(tl.float32) * h[None, :], 1)[None, :], 0.0)
+            w = next_w
+        tl.store(there, total, mask=known)
+        n += TALL
 
 
 @triton.jit
 def add_norm(
     x_ptr, y_ptr, gain_ptr, shift_ptr, h_ptr, epsilon, scale,
     K: tl.constexpr, WIDE: tl.constexpr, ADDED: tl.constexpr, RMS: tl.constexpr, SHIFTED: tl.constexpr,
+    EARLY: tl.constexpr,
 ):  # fmt: skip
     """x[row] += y[row], where something is ADDED; h[row] = scale · norm(x[row])"""
+    if EARLY:
+        gdc_launch_dependents()
+        gdc_wait()
     row = tl.program_id(0)
     k = tl.arange(0, WIDE)
     inside = k < K
@@ -155,13 +195,19 @@ def add_norm(
         x += tl.load(y_ptr + row * K + k, mask=inside, other=0.0).to(tl.float32)
         tl.store(x_ptr + row * K + k, x, mask=inside)
     mean, rate = moments(x, inside, epsilon, K, RMS)
-    h = normed(x, k, inside, mean, rate, gain_ptr, shift_ptr, SHIFTED) * scale
+    gain, shift = gain_and_shift(gain_ptr, shift_ptr, k, inside, SHIFTED)
+    h = ((x - mean) * rate * gain.to(tl.float32) + shift.to(tl.float32)) * scale
     tl.store(h_ptr + row * K + k, h.to(h_ptr.dtype.element_ty), mask=inside)
 
 
 @triton.jit
-def activate(u_ptr, y_ptr, N, ACTIVATION: tl.constexpr, GATED: tl.constexpr, STEP: tl.constexpr):
+def activate(
+    u_ptr, y_ptr, N, ACTIVATION: tl.constexpr, GATED: tl.constexpr, STEP: tl.constexpr, EARLY: tl.constexpr,
+):  # fmt: skip
     """y[row] = activation(u[row]); GATED: of its first half, times the second."""
+    if EARLY:
+        gdc_launch_dependents()
+        gdc_wait()
     row = tl.program_id(0)
     n = tl.program_id(1) * STEP + tl.arange(0, STEP)
     inside = n < N

@@ -5,7 +5,7 @@ Shapes: r rows, d width of the stream, v vocabulary.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 import triton
@@ -18,17 +18,26 @@ if TYPE_CHECKING:
     from qkv.generate.fused import Cross, Layer, Plan
     from qkv.generate.recording import Recording
 
-ENOUGH = 264  # programs that fill a GPU
+ENOUGH = 528  # programs of attention that fill a GPU
+MOST_SHARES = 64  # of a head's slots
+AT_A_TIME = 2048  # numbers of keys, and as many of values, that such a program reads together
+STAGES = 4  # of these, all but one under way while one is used
+WARPS = 2
 TILE = 2048  # tokens of the vocabulary that are looked through together
-EARLY = False  # whether programs begin before the one before them has ended
 
 
-def shares_of(lines: int, capacity: int) -> int:
-    """Into how many the slots of a head are divided, of `lines` heads of all rows."""
+def shares_of(lines: int, capacity: int, step: int) -> int:
+    """Into how many the slots of a head are divided, of `lines` heads of all rows; `step` slots are read together."""
     shares = 1
-    while shares < 8 and shares * lines < ENOUGH and capacity // shares > 64:
+    while shares < MOST_SHARES and shares * lines < ENOUGH and capacity // shares > step:
         shares *= 2
     return shares
+
+
+def may_begin_early(device: torch.device) -> bool:
+    """Whether a device lets programs begin before the one before them has ended."""
+    known = device.type == "cuda" and torch.version.hip is None
+    return known and torch.cuda.get_device_capability(device) >= (9, 0)
 
 
 class FusedStep:
@@ -36,16 +45,17 @@ class FusedStep:
 
     def __init__(self, plan: Plan, recording: Recording) -> None:
         rows, first = recording.shape.rows, plan.layers[0]
-        few = rows <= step_maps_triton.FEW
-        self.plan, self.recording, self.early = plan, recording, EARLY and few
-        self.launched: dict[str, Any] = {"launch_pdl": True} if self.early else {}
+        few = step_maps_triton.are_few(rows, plan.tokens.shape[1])
+        early = few and may_begin_early(plan.tokens.device)
+        self.plan, self.recording, self.launched = plan, recording, step_maps_triton.launched(early)
         attention = first.attention
         self.rows, self.width = rows, plan.tokens.shape[1]
         self.heads, self.groups, self.head_width = attention.heads, attention.key_value_heads, attention.key_width
         self.scale = attention.key_width**-0.5 if attention.scale is None else attention.scale
         self.capacity, self.vocabulary = recording.shape.capacity, len(plan.head.weight)
-        self.shares = shares_of(rows * self.heads, self.capacity)
-        self.memory_shares = shares_of(rows * self.heads, recording.shape.slots)
+        self.slots = max(1, AT_A_TIME // self.head_width)
+        self.shares = shares_of(rows * self.heads, self.capacity, self.slots)
+        self.memory_shares = shares_of(rows * self.heads, recording.shape.slots, self.slots)
         most = max(self.shares, self.memory_shares)
         narrow, wide = plan.tokens.new_empty, plan.tokens.new_zeros
         self.x = wide(rows, self.width, dtype=torch.float32)
@@ -70,7 +80,7 @@ class FusedStep:
         if plan.bias is not None:
             back = -torch.arange(self.capacity, device=self.x.device)
             self.bucket, self.table = plan.bias.bucket(back).to(torch.int32), plan.bias.weight.detach()
-        self.maps = step_maps_triton.maps_of(plan, self.x, self.early)
+        self.maps = step_maps_triton.maps_of(plan, self.x, early)
 
     def step(self) -> Tensor:
         record = self.recording
@@ -78,20 +88,19 @@ class FusedStep:
         step_programs.embed[(rows,)](
             record.tokens, record.positions, plan.tokens, plan.tokens if plan.places is None else plan.places, self.x,
             plan.scale, K=self.width, WIDE=triton.next_power_of_2(self.width), PLACED=plan.places is not None,
-            EARLY=self.early, **self.launched,
+            **self.launched,
         )  # fmt: skip
         for layer in plan.layers:
             self._layer(layer)
         self.maps.normed(plan.norm, plan.head, self.logits)
         step_programs.best_of_tiles[(rows, self.tiles)](
             self.logits, record.forbidden.view(torch.uint8), self.tile_stat, self.tile_at, self.vocabulary, self.tiles,
-            TILE=TILE, EARLY=self.early, **self.launched,
+            TILE=TILE, **self.launched,
         )  # fmt: skip
         step_programs.take_best[(rows,)](
             self.tile_stat, self.tile_at, record.tokens, record.positions, record.count, record.written,
             record.log_probabilities, self.tiles, self.vocabulary,
-            ROUND=len(record.written), TILES=triton.next_power_of_2(self.tiles), EARLY=self.early,
-            **self.launched,
+            ROUND=len(record.written), TILES=triton.next_power_of_2(self.tiles), **self.launched,
         )  # fmt: skip
         return self.logits
 
@@ -111,29 +120,23 @@ class FusedStep:
         record = self.recording
         keys, values = record.cache.room(layer.attention)
         cos, sin, partner = self.turns[layer.attention]
-        step, warps = stretch_of(self.shares)
         step_attention_programs.attend[(self.rows * self.heads, self.shares)](
             self.qkv, keys, values, self.attended, self.parts, self.stat, self.done, record.positions, record.first,
             cos, sin, partner, self.bucket, self.table, self.scale, self.capacity, H=self.heads, G=self.groups,
-            D=self.head_width, SHARES=self.shares, STEP=step, ROTARY=layer.attention.rotary is not None,
-            BIASED=self.plan.bias is not None, EARLY=self.early, num_warps=warps, **self.launched,
+            D=self.head_width, SHARES=self.shares, STEP=self.slots, STAGES=STAGES,
+            ROTARY=layer.attention.rotary is not None, BIASED=self.plan.bias is not None, num_warps=WARPS,
+            **self.launched,
         )  # fmt: skip
 
     def _attend_memory(self, cross: Cross) -> None:
         record = self.recording
         keys, values = record.cache.memory_room(cross.attention)
-        step, warps = stretch_of(self.memory_shares)
         step_attention_programs.attend_memory[(self.rows * self.heads, self.memory_shares)](
             self.query, keys, values, record.cache.memory_real, self.attended, self.parts, self.stat, self.done,
             self.scale, record.shape.slots, H=self.heads, G=self.groups, D=self.head_width,
-            BEAMS=self.rows // record.shape.sources, SHARES=self.memory_shares, STEP=step, EARLY=self.early,
-            num_warps=warps, **self.launched,
+            BEAMS=self.rows // record.shape.sources, SHARES=self.memory_shares, STEP=self.slots,
+            STAGES=STAGES, num_warps=WARPS, **self.launched,
         )  # fmt: skip
-
-
-def stretch_of(shares: int) -> tuple[int, int]:
-    """Slots that a program of attention reads at once, and its warps."""
-    return (64, 2) if shares == 1 else (32, 1)
 
 
 def turns_of(rotary: Rotary | None, positions: int, width: int, like: Tensor) -> tuple[Tensor, Tensor, Tensor]:
