@@ -123,7 +123,7 @@ def norm_map(
     for row in tl.static_range(ROWS):
         x = tl.load(x_ptr + row * K + k, mask=inside, other=0.0)
         mean, rate = moments(x, inside, epsilon, K, RMS)
-        rows = rows + (((x - mean) * rate * gain.to(tl.float32) + shift.to(tl.float32)) * scale,)
+        rows = rows + (((x - mean) * rate * gain.to(tl.float32) + shift.to(tl.float32)) * scale,)  # type: ignore[assignment]
     for _ in tl.range(0, each, TALL, num_stages=1):
         following = n + TALL
         next_w, next_u, next_b, next_c = weights_and_biases(
