@@ -31,14 +31,14 @@ GATED = {"feed_forward": "gated-gelu", "tied": False, "scaled": False}
 
 @pytest.fixture(autouse=True)
 def small_steps(monkeypatch):
-    """So that small models have several tiles, shares and stretches of inputs, and rows by a library too."""
+    """So that small models have several tiles, shares and rows by a library too."""
     from qkv.generate import step_maps_triton, step_triton
 
     monkeypatch.setattr(step_triton, "TILE", 32)
     monkeypatch.setattr(step_maps_triton, "FEW", 3)
     monkeypatch.setattr(step_triton, "shares_of", lambda lines, capacity, step: 4)
     monkeypatch.setattr(step_triton, "AT_A_TIME", 64)
-    for name, small in (("PROGRAMS", 4), ("AT_ONCE", 128), ("WIDEST", 64)):
+    for name, small in (("PROGRAMS", 4), ("AT_ONCE", 128)):
         monkeypatch.setattr(step_maps_triton, name, small)
 
 
