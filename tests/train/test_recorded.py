@@ -15,6 +15,7 @@ from qkv.data.pairs import PairBatch
 from qkv.models.catalogue import build
 from qkv.models.gpt2 import GPT2Sizes
 from qkv.models.switch import SIZES
+from qkv.train import kinds
 from qkv.train import recorded as module
 from qkv.train.adjust import FallingTemperature, HeadFirst
 from qkv.train.objectives import Loss, SequenceToSequenceLoss
@@ -26,7 +27,7 @@ from qkv.train.recordable import reason_against
 from qkv.train.settings import TrainSettings
 from qkv.train.standing import HostAsks, Number, StandingBatch, kind_of
 from qkv.train.step import Stepper
-from tests.train.tiny import TinyBatch, TinyBatches, TinyModel, make_batch, quiet, train_tiny
+from tests.train.tiny import TinyBatches, TinyModel, make_batch, quiet, train_tiny
 
 CPU = torch.device("cpu")
 OBJECTIVE = SequenceToSequenceLoss(smoothing=0.1)
@@ -68,7 +69,7 @@ def trained(
 
 def records(stepper: Stepper) -> list[Any]:
     assert stepper.recorded is not None
-    return [kind for kind in stepper.recorded._kinds.values() if kind.recorded]
+    return stepper.recorded.kinds.recorded
 
 
 def check_same(model: nn.Module, batches: Any, **options: Any) -> Stepper:
@@ -87,10 +88,10 @@ def check_same(model: nn.Module, batches: Any, **options: Any) -> Stepper:
 @pytest.mark.parametrize("accumulate", [1, 3])
 def test_records_give_what_plain_steps_give(accumulate: int, dropout: float) -> None:
     stepper = check_same(TinyModel(dropout=dropout), Shapes(), accumulate=accumulate)
-    kinds = records(stepper)
-    assert len(kinds) == 3 if accumulate == 3 else len(kinds) >= 2
+    found = records(stepper)
+    assert len(found) == 3 if accumulate == 3 else len(found) >= 2
     if accumulate == 1:
-        assert sum(kind.first is not None for kind in kinds) == 1, "the others add to the gradients of the first"
+        assert sum(kind.first is not None for kind in found) == 1, "the others add to the gradients of the first"
     assert all(parameter.grad is None for parameter in stepper.model.parameters())
 
 
@@ -171,7 +172,7 @@ def test_a_count_that_the_host_decides_by_is_part_of_the_kind() -> None:
 
     stepper = check_same(TinyModel(), TinyBatches(1), objective=halved)
     assert stepper.recorded is not None
-    assert stepper.recorded._asked == {TinyBatch: {"target_tokens"}}
+    assert stepper.recorded.kinds.asked(make_batch(0)) == {"target_tokens"}
 
 
 def test_a_number_says_no_to_the_host_and_yes_to_tensors() -> None:
@@ -245,9 +246,9 @@ def test_weights_that_moved_are_recorded_anew() -> None:
 
 
 def test_few_kinds_are_recorded_and_one_in_use_is_not_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MOST", 2)
+    monkeypatch.setattr(kinds, "MOST", 2)
     assert len(records(check_same(TinyModel(), Shapes(), updates=30))) == 2
-    monkeypatch.setattr(module, "RECENT", 1)
+    monkeypatch.setattr(kinds, "RECENT", 1)
     assert len(records(check_same(TinyModel(), Shapes(), updates=30))) == 2
 
 

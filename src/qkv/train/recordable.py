@@ -1,27 +1,49 @@
-"""Which steps can be recorded: none that waits for the device, and why not."""
+"""Which steps can be recorded, which are without being asked for, and why not."""
 
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import FunctionType, MethodType
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from qkv.parts.reversible import ReversibleStack
 from qkv.train.settings import TrainSettings
-from qkv.train.standing import HostAsks
 
-# What a step says that cannot be recorded. Anything else is no business of records, and ends the training as ever.
-UNRECORDABLE = (HostAsks, RuntimeError, TypeError, ValueError, AttributeError, AssertionError)
+VALUES = (bool, int, float, str, type(None))
+KNOWN = ("qkv.", "torch.nn.")  # where the code is defined that was looked through for what records cannot follow
+ALIEN = ("torch.nn.parallel.",)
+
+
+def why_plain(
+    model: nn.Module,
+    objective: Any,
+    settings: TrainSettings,
+    device: torch.device,
+    ranks: int = 1,
+    adjusted: bool = False,
+) -> str | None:
+    """Why steps of a training are not recorded, as far as that is known before the first; None: they are."""
+    if settings.record is False:
+        return "nobody wants it"
+    why_not = reason_against(model, objective, settings, device, ranks, adjusted)
+    return why_not if why_not or settings.record else reason_to_doubt(model, objective, settings)
 
 
 def reason_against(
-    model: nn.Module, settings: TrainSettings, device: torch.device, ranks: int = 1, adjusted: bool = False
+    model: nn.Module,
+    objective: Any,
+    settings: TrainSettings,
+    device: torch.device,
+    ranks: int = 1,
+    adjusted: bool = False,
 ) -> str | None:
-    """Why steps of a training cannot be recorded at all, where that is known before the first."""
+    """Why steps of a training cannot be recorded at all."""
     if device.type != "cuda":
         return "there is no GPU"
     if ranks > 1:
@@ -33,7 +55,63 @@ def reason_against(
         return "layers are computed from those after them"
     if adjusted:
         return "numbers of the model change between updates"
+    if getattr(objective, "decides_on_host", False):
+        return "the objective waits for the device to decide on the host"
     return None
+
+
+def reason_to_doubt(model: nn.Module, objective: Any, settings: TrainSettings) -> str | None:
+    """Why steps are recorded only where somebody asks for it.
+
+    A record repeats what the device did, and nothing of what the host did: code of others may count, change a number
+    of its own or look at what passes. And sums may be added in another order than in the plain steps around it.
+    """
+    if settings.deterministic:
+        return "answers must repeat bit for bit"
+    for each in _parts([model, objective]):
+        kind = each if isinstance(each, FunctionType) else type(each)
+        name = f"{kind.__module__}."
+        if not name.startswith(KNOWN) or name.startswith(ALIEN):
+            return f"{kind.__qualname__} is defined elsewhere"
+        if isinstance(each, nn.Module) and (each._forward_hooks or each._forward_pre_hooks or each._backward_hooks):
+            return f"somebody watches a {kind.__qualname__}"
+    if any(each._backward_hooks or each._post_accumulate_grad_hooks for each in model.parameters()):  # type: ignore[attr-defined]
+        return "somebody watches gradients"
+    return None
+
+
+def numbers_of(objective: Any, depth: int = 3) -> Hashable:
+    """What an objective holds on the host. Where one of these changes, a record of before is not meant."""
+    if isinstance(objective, VALUES):
+        return type(objective), objective
+    if depth == 0 or isinstance(objective, nn.Module | Tensor):
+        return None
+    if isinstance(objective, list | tuple):
+        return tuple(numbers_of(each, depth - 1) for each in objective)
+    return tuple((name, numbers_of(value, depth - 1)) for name, value in getattr(objective, "__dict__", {}).items())
+
+
+def _parts(given: list[Any]) -> Iterator[Any]:
+    """Modules, functions and objects that a loss is made by."""
+    seen: set[int] = set()
+    waiting = list(given)
+    while waiting:
+        each = waiting.pop()
+        if isinstance(each, (*VALUES, Tensor, torch.dtype, torch.device)) or id(each) in seen:
+            continue
+        seen.add(id(each))
+        if isinstance(each, nn.Module):
+            yield from each.modules()
+        elif isinstance(each, list | tuple | set | frozenset):
+            waiting += each
+        elif isinstance(each, Mapping):
+            waiting += each.values()
+        elif isinstance(each, MethodType):
+            waiting += [each.__self__, each.__func__]
+        else:
+            yield each
+            if not isinstance(each, FunctionType):
+                waiting += getattr(each, "__dict__", {}).values()
 
 
 @contextmanager
