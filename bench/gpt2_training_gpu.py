@@ -5,7 +5,7 @@
 
 Peers: the model as one writes it by hand (`plain_gpt2.py`), compiled whole; the reference library's, compiled whole and
 eager. All of them: bfloat16 by autocast on float32 weights, fused AdamW, no dropout, no clipping, a batch that stays on
-the GPU. Ours is a step of the training loop with `precision="bfloat16", compile=True`.
+the GPU. Ours is a step of the training loop with `precision="bfloat16", compile=True`, recorded as it is by default.
 """
 
 from __future__ import annotations

@@ -94,7 +94,9 @@ def translation(case: str, consistent: bool = False) -> Made:
 
 def heard() -> Made:
     model = build("whisper", replace(WHISPER, dropout=0.1))
-    batch = PairBatch(torch.randn(3, WHISPER.mels, 100), torch.full((3,), 100), ids(3, 7), torch.full((3,), 7), 18, False)
+    batch = PairBatch(
+        torch.randn(3, WHISPER.mels, 100), torch.full((3,), 100), ids(3, 7), torch.full((3,), 7), 18, False
+    )
     return model, SequenceToSequenceLoss(), batch
 
 

@@ -75,7 +75,7 @@ def reason_to_doubt(model: nn.Module, objective: Any, settings: TrainSettings) -
             return f"{kind.__qualname__} is defined elsewhere"
         if isinstance(each, nn.Module) and (each._forward_hooks or each._forward_pre_hooks or each._backward_hooks):
             return f"somebody watches a {kind.__qualname__}"
-    if any(each._backward_hooks or each._post_accumulate_grad_hooks for each in model.parameters()):  # type: ignore[attr-defined]
+    if any(each._backward_hooks or each._post_accumulate_grad_hooks for each in model.parameters()):
         return "somebody watches gradients"
     return None
 

@@ -1,5 +1,6 @@
 """One update of the weights: micro-batches forward and back, gradients averaged, clipped, applied or skipped."""
 
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -75,9 +76,9 @@ class Stepper:
 
         Where somebody `asked` for it, it is said why others are not.
         """
-        device = self.settings.torch_device()
+        device, this = self.settings.torch_device(), weakref.proxy(self)  # or both would outlive their use
         self.recorded = RecordedSteps(
-            self.model, self.objective, lambda batch: self._loss(batch, device), device, self.say, asked=asked
+            self.model, self.objective, lambda batch: this._loss(batch, device), device, self.say, asked=asked
         )
 
     def _record_if_possible(self, adjusted: bool) -> None:
@@ -89,7 +90,7 @@ class Stepper:
             self.say(f"Steps are not recorded where {why_not}: all are trained on plainly.")
 
     def forget_records(self) -> None:
-        """Make none any more, and give their memory back: they and the stepper hold on to each other."""
+        """Make none any more, and give their memory back."""
         if self.recorded is not None:
             self.recorded.forget()
 
