@@ -321,6 +321,21 @@ def test_batches_that_all_differ_are_not_even_rehearsed(monkeypatch: pytest.Monk
     assert "no two are of one kind" in told[-1][0]
 
 
+def test_what_is_refused_is_not_tried_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "TRIES", 2)
+    tries = []
+
+    class Waiting:
+        def __call__(self, model: nn.Module, batch: Any) -> Loss:
+            if isinstance(batch.target_tokens, Number):
+                tries.append(batch.source.shape)
+                raise RuntimeError("called a synchronizing CUDA operation")
+            return OBJECTIVE(model, batch)
+
+    trained(TinyModel(), Shapes(), recorded=True, objective=Waiting(), updates=20)
+    assert len(tries) == len(set(tries)) == 2 < len(set(Shapes.widths))
+
+
 @pytest.mark.parametrize("fails", ["rehearsal", "record", "first replay"])
 def test_too_little_memory_for_records_is_no_end(fails: str, monkeypatch: pytest.MonkeyPatch) -> None:
     plain, weights, _ = trained(TinyModel(dropout=0.3), Shapes(), recorded=False, accumulate=2)

@@ -12,7 +12,7 @@ from qkv.train.standing import Number, StandingBatch, kind_of
 
 MOST = 8  # kinds of batches that are recorded at a time: each holds a batch, and all share the memory of the largest
 RECENT = 50 * MOST  # batches: a kind that came within so many is not given up for another
-REMEMBERED = 64  # kinds
+REMEMBERED = 64  # kinds, more than can be recorded
 
 Replay = Callable[[], tuple[Tensor, ...]]
 
@@ -56,7 +56,7 @@ class Kinds:
         self._known[key] = kind
         kind.seen, kind.last = kind.seen + 1, self.turn
         if len(self._known) > REMEMBERED:
-            del self._known[next(iter(self._known))]
+            del self._known[next(key for key, each in self._known.items() if not each.recorded)]
         return kind
 
     @property

@@ -33,6 +33,7 @@ from qkv.train.random_state import random_state, set_random_state
 from qkv.train.recordable import no_waiting, numbers_of, why_of
 from qkv.train.standing import HostAsks, Number, StandingBatch
 
+TRIES = 8  # kinds that may be refused, each at the cost of a pass, until no more are tried
 NO_ROOM = "The device has too little memory for records of steps: from here on these are trained on plainly."
 
 
@@ -74,6 +75,7 @@ class RecordedSteps:
         ]
         self._places: list[int] = []
         self._over = False
+        self._tries = TRIES
         self._replays = 0
 
     def __call__(self, batch: Any, divisor: int | None) -> Loss | None:
@@ -85,7 +87,8 @@ class RecordedSteps:
         if kind is None or kind.refused or kind.seen == 1:
             return None
         if kind.standing is None:
-            return self._rehearsed(kind, batch, divisor) if self.kinds.have_room() else None
+            worth_it = self._tries > 0 and self.kinds.have_room()
+            return self._rehearsed(kind, batch, divisor) if worth_it else None
         if not kind.recorded and not self.kinds.make_room():
             return None
         return self._replayed(kind, batch, divisor)
@@ -272,6 +275,7 @@ class RecordedSteps:
             self._give_up(error)
         else:
             kind.refused = True
+            self._tries -= 1
             self._refuse(why_of(error))
 
     def _give_up(self, error: Exception) -> None:
