@@ -13,9 +13,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from qkv.errors import QkvError
 from qkv.parts.reversible import ReversibleStack
 from qkv.train.settings import TrainSettings
+from qkv.train.standing import HostAsks
 
+# What a step says that cannot be recorded. What is an error of the plain step too is said again by that.
+UNRECORDABLE = (
+    HostAsks, QkvError, RuntimeError, TypeError, ValueError, AttributeError, AssertionError, LookupError,
+    ArithmeticError, ImportError, OSError,
+)  # fmt: skip
 VALUES = (bool, int, float, str, type(None))
 KNOWN = ("qkv.", "torch.nn.")  # where the code is defined that was looked through for what records cannot follow
 ALIEN = ("torch.nn.parallel.",)

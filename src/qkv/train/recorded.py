@@ -30,7 +30,7 @@ from qkv.parts.recording import captured
 from qkv.train.kinds import Kind, Kinds, Replay
 from qkv.train.objectives.loss import Loss
 from qkv.train.random_state import random_state, set_random_state
-from qkv.train.recordable import no_waiting, numbers_of, why_of
+from qkv.train.recordable import UNRECORDABLE, no_waiting, numbers_of, why_of
 from qkv.train.standing import HostAsks, Number, StandingBatch
 
 TRIES = 8  # kinds that may be refused, each at the cost of a pass, until no more are tried
@@ -143,7 +143,7 @@ class RecordedSteps:
                 kind.count, kind.beside = count, tuple(loss.beside)
                 self._set_share(kind.counted(batch) if divisor is None else divisor)
                 loss.total.backward(self._share.to(loss.total.dtype))
-        except Exception as error:  # whatever it was: the plain pass that follows says it again if it is ours
+        except UNRECORDABLE as error:  # whatever it was: the plain pass that follows says it again if it is ours
             self._set_gradients(gradients)
             set_random_state(before)
             for buffer, was in zip(self.model.buffers(), buffers, strict=True):
@@ -179,7 +179,7 @@ class RecordedSteps:
             if replay is None:
                 replay = self._captured(kind, give=first)
             total, *rest = replay()
-        except Exception as error:  # as above; a record is done whole or not at all
+        except UNRECORDABLE as error:  # as above; a record is done whole or not at all
             if first:
                 for parameter in kind.learns:
                     parameter.grad = None
