@@ -244,6 +244,26 @@ def test_weights_that_moved_are_recorded_anew() -> None:
     assert kind.first is not before
 
 
+def test_a_teacher_whose_tables_moved_is_recorded_anew() -> None:
+    @dataclass
+    class Taught:
+        teacher: TinyModel
+
+        def __call__(self, model: nn.Module, batch: Any) -> Loss:
+            return OBJECTIVE(model, batch)
+
+    model, objective = TinyModel(dropout=0.0), Taught(TinyModel())
+    stepper = Stepper(model, objective, adam(model), settings())
+    stepper.record()
+    ahead = Prefetch(TinyBatches(), CPU)
+    for _ in range(4):
+        stepper.update(ahead)
+    before = records(stepper)[0].first
+    objective.teacher.mix.weight.data = objective.teacher.mix.weight.data.clone()
+    stepper.update(ahead)
+    assert records(stepper)[0].first is not before
+
+
 def test_few_kinds_are_recorded_and_one_in_use_is_not_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kinds, "MOST", 2)
     assert len(records(check_same(TinyModel(), Shapes(), updates=30))) == 2

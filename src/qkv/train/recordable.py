@@ -76,7 +76,7 @@ def reason_to_doubt(model: nn.Module, objective: Any, settings: TrainSettings) -
     """
     if settings.deterministic:
         return "answers must repeat bit for bit"
-    for each in _parts([model, objective]):
+    for each in parts_of(model, objective):
         kind = each if isinstance(each, FunctionType) else type(each)
         name = f"{kind.__module__}."
         if not name.startswith(KNOWN) or name.startswith(ALIEN):
@@ -99,7 +99,7 @@ def numbers_of(objective: Any, depth: int = 3) -> Hashable:
     return tuple((name, numbers_of(value, depth - 1)) for name, value in getattr(objective, "__dict__", {}).items())
 
 
-def _parts(given: list[Any]) -> Iterator[Any]:
+def parts_of(*given: Any) -> Iterator[Any]:
     """Modules, functions and objects that a loss is made by."""
     seen: set[int] = set()
     waiting = list(given)

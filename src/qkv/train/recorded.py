@@ -30,7 +30,7 @@ from qkv.parts.recording import captured
 from qkv.train.kinds import Kind, Kinds, Replay
 from qkv.train.objectives.loss import Loss
 from qkv.train.random_state import random_state, set_random_state
-from qkv.train.recordable import UNRECORDABLE, no_waiting, numbers_of, why_of
+from qkv.train.recordable import UNRECORDABLE, no_waiting, numbers_of, parts_of, why_of
 from qkv.train.standing import HostAsks, Number, StandingBatch
 
 TRIES = 8  # kinds that may be refused, each at the cost of a pass, until no more are tried
@@ -65,10 +65,11 @@ class RecordedSteps:
         self._shared = 0
         self._pool: Any = None
         self._held_bytes = 0  # by the pool
-        # Looked up in the modules: one that replaces a table has another there.
+        # Looked up in the modules, those of a teacher too: one that replaces a table has another there.
         self._held = [
             (held, name)
-            for module in model.modules()
+            for module in parts_of(model, objective)
+            if isinstance(module, nn.Module)
             for held in (module._parameters, module._buffers)
             for name, tensor in held.items()
             if tensor is not None
