@@ -192,7 +192,9 @@ class Stepper:
         return losses, first, flops
 
     def _by_record(self, batch: Batch, batches: Prefetch, divisor: int | None) -> Loss | None:
-        return None if self.recorded is None or batches.idle else self.recorded(batch, divisor)
+        if self.recorded is None or batches.idle or batches.device.type != self.recorded.device.type:
+            return None
+        return self.recorded(batch, divisor)
 
     def _loss(self, batch: Batch, device: torch.device, idle: bool = False) -> Loss:
         """The objective's answer; one that stands in for no rows counts for nothing, but ranks compute it together."""
