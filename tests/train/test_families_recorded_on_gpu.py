@@ -126,8 +126,10 @@ def captions() -> Made:
 
 def points() -> Made:
     sizes = ViTPoseSizes(image=32, image_width=32, patch=8, width=32, hidden=32, heads=2, layers=1, decoder_width=16)
-    batch = KeypointBatch(torch.randn(4, 3, 32, 32), torch.rand(4, 2, 2), torch.ones(4, 2, dtype=torch.bool), 8)
-    return build("vitpose", sizes, HeadChoice("keypoints", ("first", "last"))), HeatmapLoss(), batch
+    # In float64: convolutions on a GPU round to 11 bits and add in any order, so that two plain runs differ, too.
+    pixels = torch.randn(4, 3, 32, 32, dtype=torch.float64)
+    batch = KeypointBatch(pixels, torch.rand(4, 2, 2), torch.ones(4, 2, dtype=torch.bool), 8)
+    return build("vitpose", sizes, HeadChoice("keypoints", ("first", "last"))).double(), HeatmapLoss(), batch
 
 
 def boxes() -> Made:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import traceback
 import warnings
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import FunctionType, MethodType
@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import _has_any_global_hook
 
 from qkv.errors import QkvError
 from qkv.parts.reversible import ReversibleStack
@@ -81,11 +82,31 @@ def reason_to_doubt(model: nn.Module, objective: Any, settings: TrainSettings) -
         name = f"{kind.__module__}."
         if not name.startswith(KNOWN) or name.startswith(ALIEN):
             return f"{kind.__qualname__} is defined elsewhere"
-        if isinstance(each, nn.Module) and (each._forward_hooks or each._forward_pre_hooks or each._backward_hooks):
+        if isinstance(each, nn.Module) and any(_hooks_of(each)):
             return f"somebody watches a {kind.__qualname__}"
-    if any(each._backward_hooks or each._post_accumulate_grad_hooks for each in model.parameters()):
+    if any(map(_watched, model.parameters())):
         return "somebody watches gradients"
     return None
+
+
+class Watchers:
+    """Those who are called when modules compute, which a replay does not do."""
+
+    def __init__(self, modules: Iterable[nn.Module], parameters: list[nn.Parameter]) -> None:
+        # The very mappings, which are quicker to ask than the modules.
+        self._hooks = [hooks for module in modules for hooks in _hooks_of(module)]
+        self._parameters = parameters
+
+    def __bool__(self) -> bool:
+        return any(self._hooks) or bool(_has_any_global_hook()) or any(map(_watched, self._parameters))
+
+
+def _hooks_of(module: nn.Module) -> tuple[Mapping[int, Any], ...]:
+    return module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks
+
+
+def _watched(parameter: nn.Parameter) -> bool:
+    return bool(parameter._backward_hooks or parameter._post_accumulate_grad_hooks)
 
 
 def numbers_of(objective: Any, depth: int = 3) -> Hashable:
@@ -96,6 +117,8 @@ def numbers_of(objective: Any, depth: int = 3) -> Hashable:
         return None
     if isinstance(objective, list | tuple):
         return tuple(numbers_of(each, depth - 1) for each in objective)
+    if isinstance(objective, Mapping):
+        return tuple((str(name), numbers_of(value, depth - 1)) for name, value in objective.items())
     return tuple((name, numbers_of(value, depth - 1)) for name, value in getattr(objective, "__dict__", {}).items())
 
 

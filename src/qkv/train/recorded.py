@@ -11,8 +11,9 @@ place behind where the generator stands when it is replayed. So a run may be res
 which it begins anew draw what the recorded ones would have drawn.
 
 A record holds addresses and numbers of the host as they were. Batches are copied to where it reads them, with their
-counts as numbers on the device; all else of a batch, the numbers of the objective, and which weights learn, say which
-record is meant. Weights that have moved to other memory make records void.
+counts as numbers on the device; all else of a batch, the numbers of the objective, which weights learn, and which parts
+are in training, say which record is meant. Weights that have moved to other memory make records void. And while
+somebody watches who did not when training began, steps are plain: a record would call nobody.
 
 Records keep the memory that a pass takes, which plain steps give back between two passes. They are made only where a
 plain pass still finds room beside them: so does whatever else a run does, and where it does not, they are given up.
@@ -30,7 +31,7 @@ from qkv.parts.recording import captured
 from qkv.train.kinds import Kind, Kinds, Replay
 from qkv.train.objectives.loss import Loss
 from qkv.train.random_state import random_state, set_random_state
-from qkv.train.recordable import UNRECORDABLE, no_waiting, numbers_of, parts_of, why_of
+from qkv.train.recordable import UNRECORDABLE, Watchers, no_waiting, numbers_of, parts_of, why_of
 from qkv.train.standing import HostAsks, Number, StandingBatch
 
 TRIES = 8  # kinds that may be refused, each at the cost of a pass, until no more are tried
@@ -66,14 +67,11 @@ class RecordedSteps:
         self._pool: Any = None
         self._held_bytes = 0  # by the pool
         # Looked up in the modules, those of a teacher too: one that replaces a table has another there.
+        self._modules = [module for module in parts_of(model, objective) if isinstance(module, nn.Module)]
         self._held = [
-            (held, name)
-            for module in parts_of(model, objective)
-            if isinstance(module, nn.Module)
-            for held in (module._parameters, module._buffers)
-            for name, tensor in held.items()
-            if tensor is not None
+            (held, name) for module in self._modules for held in (module._parameters, module._buffers) for name in held
         ]
+        self._watchers = Watchers(self._modules, self.parameters)
         self._places: list[int] = []
         self._over = False
         self._tries = TRIES
@@ -84,7 +82,7 @@ class RecordedSteps:
 
         The divisor is the loss's own count where None is given.
         """
-        kind = None if self._over else self._kind(batch)
+        kind = None if self._over or (self._watchers and not self.asked) else self._kind(batch)
         if kind is None or kind.refused or kind.seen == 1:
             return None
         if kind.standing is None:
@@ -118,8 +116,9 @@ class RecordedSteps:
 
     def _kind(self, batch: Any) -> Kind | None:
         learning = [parameter.requires_grad for parameter in self.parameters]
+        training = [module.training for module in self._modules]
         try:
-            kind = self.kinds.of(batch, numbers_of(self.objective), self.model.training, *learning)
+            kind = self.kinds.of(batch, numbers_of(self.objective), *learning, *training)
         except TypeError as error:  # something that is neither a number nor a name
             self._refuse(str(error))
             self._over = True
@@ -130,12 +129,13 @@ class RecordedSteps:
 
     def _rehearsed(self, kind: Kind, batch: Any, divisor: int | None) -> Loss | None:
         """A plain pass over the memory that a record will read, in which nothing may wait for the device."""
-        before, buffers = random_state(), [buffer.clone() for buffer in self.model.buffers()]
+        before = random_state()
+        buffers = [(each, each.clone()) for module in self._modules for each in module.buffers(recurse=False)]
         gradients = [parameter.grad for parameter in self.parameters]
         self._set_gradients([None] * len(gradients))
         try:
-            kind.standing = StandingBatch(batch, self.kinds.asked(batch))
             with no_waiting(self.device):
+                kind.standing = StandingBatch(batch, self.kinds.asked(batch))
                 kind.standing.fill(batch)
                 loss = self.loss(kind.standing.batch)
                 count: Any = loss.count  # one of the batch's, which is a tensor there
@@ -143,11 +143,12 @@ class RecordedSteps:
                     raise RuntimeError("how much a loss counts is known to the device alone")
                 kind.count, kind.beside = count, tuple(loss.beside)
                 self._set_share(kind.counted(batch) if divisor is None else divisor)
+                beside = {name: value.detach() for name, value in loss.beside.items()}
                 loss.total.backward(self._share.to(loss.total.dtype))
         except UNRECORDABLE as error:  # whatever it was: the plain pass that follows says it again if it is ours
             self._set_gradients(gradients)
             set_random_state(before)
-            for buffer, was in zip(self.model.buffers(), buffers, strict=True):
+            for buffer, was in buffers:
                 buffer.copy_(was)
             kind.standing = None
             self._decline(kind, batch, error)
@@ -158,7 +159,6 @@ class RecordedSteps:
         if any(after[name] != before[name] for name in ("python", "numpy", "torch") if self._draws_apart(name)):
             kind.refused = True
             self._refuse("random numbers are drawn on the host")
-        beside = {name: value.detach() for name, value in loss.beside.items()}
         return Loss(loss.total.detach(), kind.counted(batch), beside)
 
     def _replayed(self, kind: Kind, batch: Any, divisor: int | None) -> Loss | None:
@@ -261,7 +261,8 @@ class RecordedSteps:
 
     def _moved(self) -> bool:
         """Whether weights or tables lie elsewhere than when something was last recorded."""
-        places = [held[name].data_ptr() for held, name in self._held]  # type: ignore[union-attr]
+        tensors = [held.get(name) for held, name in self._held]
+        places = [0 if tensor is None else tensor.data_ptr() for tensor in tensors]
         moved = bool(self._places) and places != self._places
         self._places = places
         return moved
