@@ -8,6 +8,7 @@ loss by far more.
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
@@ -86,7 +87,15 @@ def stepper_of(model: nn.Module, objective: Any, *, recorded: bool, said: list[s
     return Stepper(model, objective, adamw(model, learning_rate=1e-4), settings, say=said.append)
 
 
-def trained(name: str, dropout: float, *, recorded: bool, compiled: bool = False, **more: Any) -> tuple[Any, ...]:
+Between = Callable[[nn.Module, Callable[[], Any], int], None]  # the model, an evaluation of it, the step
+
+
+def nothing(model: nn.Module, evaluate: Callable[[], Any], step: int) -> None: ...
+
+
+def trained(
+    name: str, dropout: float, *, recorded: bool, compiled: bool = False, between: Between = nothing, **more: Any
+) -> tuple[Any, ...]:
     model, objective, batches = case(name, dropout)
     model.cuda().train()
     said: list[str] = []
@@ -95,7 +104,10 @@ def trained(name: str, dropout: float, *, recorded: bool, compiled: bool = False
     torch.manual_seed(1)
     narrow = float8_products(model) if more.get("precision") == "float8" else nullcontext()
     with narrow, compiled_blocks(model) if compiled else nullcontext():
-        updates = [stepper.update(ahead) for _ in range(STEPS)]
+        updates = []
+        for step in range(STEPS):
+            between(model, lambda: objective(model, batches.batches[0].to("cuda")), step)
+            updates.append(stepper.update(ahead))
     told = torch.stack([torch.stack([update.total, update.norm, *update.beside.values()]) for update in updates])
     counts = [update.count for update in updates]
     return told.cpu(), counts, weights_of(model), torch.cuda.get_rng_state(), said, stepper
@@ -120,6 +132,35 @@ def check(plain: tuple[Any, ...], again: tuple[Any, ...]) -> None:
 @pytest.mark.parametrize("name", ["gpt2", "t5", "switch", "llama"])
 def test_records_give_what_plain_steps_give(name: str, dropout: float) -> None:
     check(trained(name, dropout, recorded=False), trained(name, dropout, recorded=True))
+
+
+def emptied(model: nn.Module, evaluate: Callable[[], Any], step: int) -> None:
+    torch.cuda.empty_cache()
+
+
+def evaluated(model: nn.Module, evaluate: Callable[[], Any], step: int) -> None:
+    model.eval()
+    with torch.no_grad():
+        evaluate()
+    model.train()
+
+
+def moved(model: nn.Module, evaluate: Callable[[], Any], step: int) -> None:
+    if step == STEPS // 2:
+        model.cpu()
+        model.cuda()
+
+
+def without_dropout(model: nn.Module, evaluate: Callable[[], Any], step: int) -> None:
+    if step == STEPS // 2:
+        for part in model.modules():
+            part.train(part is model)
+
+
+@pytest.mark.parametrize("between", [emptied, evaluated, moved, without_dropout], ids=lambda each: each.__name__)
+def test_what_happens_in_between_shows(between: Between) -> None:
+    plain, again = (trained("gpt2", 0.2, recorded=each, between=between) for each in (False, True))
+    check(plain, again)
 
 
 def test_records_add_gradients_up() -> None:
