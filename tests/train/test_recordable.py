@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from qkv.models.catalogue import build
 from qkv.models.gpt2 import GPT2Sizes
@@ -15,7 +16,7 @@ from qkv.train.objectives.ctc import CTCLoss
 from qkv.train.objectives.distillation import DistillationLoss
 from qkv.train.objectives.language import LanguageLoss
 from qkv.train.optimizers import adam
-from qkv.train.recordable import numbers_of, why_plain
+from qkv.train.recordable import Watchers, numbers_of, why_plain
 from qkv.train.settings import TrainSettings
 from qkv.train.step import Stepper
 from tests.train.tiny import TinyModel
@@ -66,6 +67,16 @@ def test_models_of_others_and_models_that_are_watched_are_plain(model: nn.Module
     hook.remove()
     next(model.parameters()).register_post_accumulate_grad_hook(lambda _: None)
     assert "watches gradients" in (why_plain(model, LanguageLoss(), settings(), GPU) or "")
+
+
+def test_modes_that_look_on_are_watchers(model: nn.Module) -> None:
+    watchers = Watchers(model.modules(), list(model.parameters()))
+    assert not watchers
+    with FlopCounterMode(display=False):
+        assert watchers
+    with torch.autograd.set_detect_anomaly(True):
+        assert watchers
+    assert not watchers
 
 
 @pytest.mark.parametrize("record", [None, True])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any
 
@@ -25,6 +25,7 @@ from qkv.train.recordable import numbers_of
 from qkv.train.standing import StandingBatch
 from qkv.train.step import Stepper
 from tests.train.objectives.small import all_of, small_bert, some_texts
+from tests.train.test_families_recorded_on_gpu import RECORDED
 from tests.train.test_recorded import CPU, OBJECTIVE, Shapes, check_same, records, settings
 from tests.train.tiny import TinyBatch, TinyBatches, TinyModel, make_batch
 
@@ -172,7 +173,8 @@ def test_who_comes_to_watch_sees_every_step(watch: str) -> None:
     assert seen == wanted
     assert torch.equal(plain, again)
     assert torch.equal(weights, same)
-    assert records(stepper), "in the steps that nobody watches"
+    assert stepper.recorded is not None
+    assert stepper.recorded.figures()["replayed"] == (12 - 2 - 2) / 12, "all but the first two and those two"
 
 
 def test_steppers_of_one_model_take_turns() -> None:
@@ -202,8 +204,7 @@ def test_steppers_of_one_model_take_turns() -> None:
 @pytest.mark.parametrize("objective", [ContrastiveLoss(), TripletLoss()], ids=lambda each: type(each).__name__)
 def test_how_texts_are_grouped_is_part_of_the_kind(objective: Any) -> None:
     """Twelve texts may be four groups or six: the shapes are alike, and the losses are not."""
-    texts = [some_texts(4, seed=seed) for seed in range(3)]
-    batch = all_of(GroupRows(tuple(texts)))
+    batch = all_of(GroupRows(tuple(some_texts(4, seed=seed) for seed in range(3))))
     model = small_bert("embedding", pooling="mean")
     stepper = Stepper(model.train(), objective, adam(model), settings())
     stepper.record()
@@ -269,3 +270,31 @@ def test_what_an_objective_tells_in_numbers_of_the_host_is_not_recorded() -> Non
     ahead = Prefetch(TinyBatches(), CPU)
     assert [stepper.update(ahead).beside for _ in range(4)] == [{"one": 1.0}] * 4
     assert not records(stepper)
+
+
+def flipped(batch: Any) -> Any:
+    """The same rows from the last to the first."""
+    tensors = {each.name: getattr(batch, each.name) for each in fields(batch)}
+    return replace(batch, **{name: x.flip(0) for name, x in tensors.items() if isinstance(x, Tensor) and x.dim()})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", RECORDED)
+def test_every_family_learns_from_the_batch_at_hand(case: str) -> None:
+    """Bit for bit, which a GPU would not show."""
+    told = []
+    for recorded in (False, True):
+        torch.manual_seed(0)
+        made, objective, batch = RECORDED[case]()
+        model = copy.deepcopy(made).train()
+        stepper = Stepper(model, objective, torch.optim.SGD(model.parameters(), lr=0.05), settings())
+        if recorded:
+            stepper.record()
+        torch.manual_seed(1)
+        for step in range(9):
+            batches: Any = AlwaysThis(flipped(batch) if step % 2 else batch, CPU)
+            update = stepper.update(batches)
+        weights = [weight.detach().flatten() for weight in model.parameters()]
+        told.append(torch.cat([update.total[None], update.norm[None], *weights]))
+    assert torch.equal(*told)
+    assert records(stepper)

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import _has_any_global_hook
+from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
 from qkv.errors import QkvError
 from qkv.parts.reversible import ReversibleStack
@@ -90,7 +91,7 @@ def reason_to_doubt(model: nn.Module, objective: Any, settings: TrainSettings) -
 
 
 class Watchers:
-    """Those who are called when modules compute, which a replay does not do."""
+    """Whether somebody looks on while modules compute, which in a replay they do not."""
 
     def __init__(self, modules: Iterable[nn.Module], parameters: list[nn.Parameter]) -> None:
         # The very mappings, which are quicker to ask than the modules.
@@ -98,7 +99,9 @@ class Watchers:
         self._parameters = parameters
 
     def __bool__(self) -> bool:
-        return any(self._hooks) or bool(_has_any_global_hook()) or any(map(_watched, self._parameters))
+        if any(self._hooks) or _has_any_global_hook() or any(map(_watched, self._parameters)):
+            return True
+        return is_in_torch_dispatch_mode() or torch.is_anomaly_enabled()
 
 
 def _hooks_of(module: nn.Module) -> tuple[Mapping[int, Any], ...]:

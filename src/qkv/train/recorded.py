@@ -75,14 +75,15 @@ class RecordedSteps:
         self._places: list[int] = []
         self._over = False
         self._tries = TRIES
-        self._replays = 0
+        self._replays = self._passes = 0
 
     def __call__(self, batch: Any, divisor: int | None) -> Loss | None:
         """The loss, when the gradients of loss / divisor are added to those at hand; None: it is to be done plainly.
 
         The divisor is the loss's own count where None is given.
         """
-        kind = None if self._over or (self._watchers and not self.asked) else self._kind(batch)
+        self._passes += 1
+        kind = None if self._over or (not self.asked and self._watchers) else self._kind(batch)
         if kind is None or kind.refused or kind.seen == 1:
             return None
         if kind.standing is None:
@@ -95,7 +96,7 @@ class RecordedSteps:
     def figures(self) -> dict[str, Any]:
         """For the run's records: the share of all micro-batches so far that were replayed, and why some were not."""
         why = {} if self.why_plain is None else {"plain_because": self.why_plain}
-        return {"replayed": self._replays / max(1, self.kinds.turn), **why}
+        return {"replayed": self._replays / max(1, self._passes), **why}
 
     @property
     def holds_memory(self) -> bool:
