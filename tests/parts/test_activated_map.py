@@ -1,0 +1,109 @@
+"""Maps with their activation in one program, against torch's operations.
+
+pytest -m gpu tests/parts; without a GPU, TRITON_INTERPRET=1 lets Triton's interpreter read them.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from qkv.parts import activated_map
+from qkv.parts.feedforward import ACTIVATIONS, MLP, ChunkedMLP, gelu
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+DEVICE = "cpu" if INTERPRETED else "cuda"
+DTYPES = [torch.float32] if INTERPRETED else [torch.bfloat16, torch.float16]
+in_triton = pytest.mark.skipif(False, reason="") if INTERPRETED else pytest.mark.gpu
+
+
+def numbers(*shape: int, dtype: torch.dtype = torch.float32, scale: float = 1.0) -> Tensor:
+    return (torch.randn(shape, generator=torch.Generator().manual_seed(len(shape) + shape[-1])) * scale).to(
+        DEVICE, dtype
+    )
+
+
+@in_triton
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", ["gelu", "gelu_tanh", "relu", "silu", "gelu_quick"])
+@pytest.mark.parametrize(("m", "k", "n"), [(300, 72, 136), (1, 8, 8), (128, 64, 256)])
+def test_it_is_the_activation_of_the_map(m: int, k: int, n: int, name: str, dtype: torch.dtype) -> None:
+    from qkv.parts.activated_map_triton import activated_map
+
+    x, weight, bias = numbers(m, k, dtype=dtype), numbers(n, k, dtype=dtype, scale=k**-0.5), numbers(n, dtype=dtype)
+    for shift in (bias, None):
+        expected = ACTIVATIONS[name](F.linear(x.double(), weight.double(), None if shift is None else shift.double()))
+        found = activated_map(x, weight, shift, name)
+        assert found.dtype == dtype
+        step = torch.finfo(dtype).eps
+        torch.testing.assert_close(found.double(), expected, atol=max(step / 8, 3e-6), rtol=max(step, 3e-6))
+
+
+@in_triton
+def test_tiles_beyond_those_of_the_first_round_and_rows_with_gaps() -> None:
+    from qkv.parts.activated_map_triton import Tiling, activated_map
+
+    dtype = DTYPES[0]
+    x, weight = numbers(520, 160, dtype=dtype)[:, 16:80], numbers(200, 64, dtype=dtype, scale=0.125)
+    expected = F.gelu(x.double() @ weight.double().T)
+    found = activated_map(x, weight, None, "gelu", Tiling(64, 64, 32, 3, warps=4, stages=2, at_once=1))
+    step = torch.finfo(dtype).eps
+    torch.testing.assert_close(found.double(), expected, atol=max(step / 8, 3e-6), rtol=max(step, 3e-6))
+
+
+@pytest.fixture
+def everywhere(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The program is taken wherever it would be on such a GPU; the list says for which activations."""
+    taken: list[str] = []
+
+    def stand_in(x: Tensor, linear: nn.Linear, activation: str) -> Tensor:
+        taken.append(activation)
+        return ACTIVATIONS[activation](F.linear(x, linear.weight, linear.bias))
+
+    monkeypatch.setattr(activated_map, "runs_our_own", lambda x: type(x) in (Tensor, nn.Parameter))
+    monkeypatch.setattr(activated_map, "_has_copy_engine", lambda device: True)
+    monkeypatch.setattr(activated_map, "LEAST", 1)
+    monkeypatch.setattr(activated_map, "activated_map", stand_in)
+    return taken
+
+
+def mlp(**options: bool) -> MLP:
+    return MLP(16, 32, gelu, **options).to(torch.bfloat16).eval().requires_grad_(False)
+
+
+def test_a_plain_feed_forward_takes_it(everywhere: list[str]) -> None:
+    x = torch.randn(3, 5, 16, dtype=torch.bfloat16)
+    for part in (mlp(), mlp(bias=False), ChunkedMLP(16, 32, gelu, chunk=3).to(torch.bfloat16)):
+        everywhere.clear()
+        with torch.no_grad():
+            found = part(x)
+        assert set(everywhere) == {"gelu"}
+        torch.testing.assert_close(found, part.outer(gelu(part.inner(x))), atol=2e-2, rtol=2e-2)
+
+
+def test_others_do_not(everywhere: list[str]) -> None:
+    x = torch.randn(3, 5, 16, dtype=torch.bfloat16)
+    overridden, hooked, other, replaced = mlp(), mlp(), mlp(), mlp()
+    overridden.inner.forward = lambda x: F.linear(x, overridden.inner.weight) + 1  # type: ignore[method-assign]
+    hooked.inner.register_forward_hook(lambda module, given, made: made + 1)
+    other.activation = torch.tanh
+    replaced.inner = nn.Sequential(replaced.inner)  # type: ignore[assignment]
+    for part in (overridden, hooked, other, replaced):
+        torch.testing.assert_close(part.hidden(x), part.activation(part.inner(x)))
+    mlp()(x.clone().requires_grad_())  # whoever asks for a gradient
+    MLP(16, 32).requires_grad_(False)(x.float())  # wide numbers
+    MLP(12, 32).requires_grad_(False).to(x)(x[..., :12])  # rows that the copy engine does not take
+    mlp()(x[:0])  # nothing
+    assert everywhere == []
+
+
+def test_autocast_narrows_as_ever(everywhere: list[str]) -> None:
+    part, x = MLP(16, 32, gelu).eval(), torch.randn(3, 5, 16)
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        found = part(x)
+        assert everywhere == ["gelu"]
+        torch.testing.assert_close(found, part.outer(gelu(part.inner(x))))
