@@ -6,6 +6,7 @@ pytest -m gpu tests/parts; without a GPU, TRITON_INTERPRET=1 lets Triton's inter
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -55,6 +56,13 @@ def test_tiles_beyond_those_of_the_first_round_and_rows_with_gaps() -> None:
     torch.testing.assert_close(found.double(), expected, atol=max(step / 8, 3e-6), rtol=max(step, 3e-6))
 
 
+def _granted(device: torch.device) -> bool:
+    return True
+
+
+_granted._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
 @pytest.fixture
 def everywhere(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The program is taken wherever it would be on such a GPU; the list says for which activations."""
@@ -65,7 +73,7 @@ def everywhere(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return ACTIVATIONS[activation](F.linear(x, linear.weight, linear.bias))
 
     monkeypatch.setattr(activated_map, "runs_our_own", lambda x: type(x) in (Tensor, nn.Parameter))
-    monkeypatch.setattr(activated_map, "_has_copy_engine", lambda device: True)
+    monkeypatch.setattr(activated_map, "_has_copy_engine", _granted)
     monkeypatch.setattr(activated_map, "LEAST", 1)
     monkeypatch.setattr(activated_map, "activated_map", stand_in)
     return taken
@@ -94,7 +102,7 @@ def test_others_do_not(everywhere: list[str]) -> None:
     replaced.inner = nn.Sequential(replaced.inner)  # type: ignore[assignment]
     for part in (overridden, hooked, other, replaced):
         torch.testing.assert_close(part.hidden(x), part.activation(part.inner(x)))
-    mlp()(x.clone().requires_grad_())  # whoever asks for a gradient
+    mlp().hidden(x.clone().requires_grad_())  # whoever asks for a gradient
     MLP(16, 32).requires_grad_(False)(x.float())  # wide numbers
     MLP(12, 32).requires_grad_(False).to(x)(x[..., :12])  # rows that the copy engine does not take
     mlp()(x[:0])  # nothing
@@ -107,3 +115,109 @@ def test_autocast_narrows_as_ever(everywhere: list[str]) -> None:
         found = part(x)
         assert everywhere == ["gelu"]
         torch.testing.assert_close(found, part.outer(gelu(part.inner(x))))
+
+
+@pytest.fixture
+def operators(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The way with gradients is taken on a CPU too, by operators that do the same in torch's; the list says which."""
+    called: list[str] = []
+
+    def both(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str) -> tuple[Tensor, Tensor]:
+        called.append("both")
+        z = F.linear(x, weight, None if bias is None else bias.to(x.dtype))
+        return z, ACTIVATIONS[activation](z)
+
+    def times_slope(above: Tensor, outer: Tensor, z: Tensor, activation: str) -> tuple[Tensor, Tensor]:
+        called.append("slope")
+        assert activation == "gelu"
+        dz = torch.ops.aten.gelu_backward(above @ outer, z)
+        return dz, dz.sum(0, dtype=torch.float32)
+
+    activated_map._both_operator.register_kernel("cpu")(both)
+    activated_map._times_slope_operator.register_kernel("cpu")(times_slope)
+    monkeypatch.setattr(activated_map, "_runs_operators", lambda x: True)
+    monkeypatch.setattr(activated_map, "_has_copy_engine", _granted)
+    monkeypatch.setattr(activated_map, "LEAST", 1)
+    return called
+
+
+def gradients(part: MLP, call: Callable[[Tensor], Tensor], x: Tensor) -> list[Tensor]:
+    x = x.clone().requires_grad_()
+    with torch.autocast(x.device.type, torch.bfloat16, enabled=x.dtype == torch.float32):
+        y = call(x)
+    asked = [each for each in (x, *part.parameters()) if each.requires_grad]
+    return [y.detach(), *torch.autograd.grad(y.float().sin().sum(), asked)]
+
+
+def plainly(part: MLP) -> Callable[[Tensor], Tensor]:
+    return lambda x: part.outer(part.activation(part.inner(x)))
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_gradients_are_those_of_the_parts(operators: list[str], dtype: torch.dtype, bias: bool) -> None:
+    torch.manual_seed(0)
+    part, x = MLP(16, 32, gelu, bias=bias).to(dtype), torch.randn(3, 5, 16, dtype=dtype)
+    for frozen in (None, part.inner.weight):
+        operators.clear()
+        if frozen is not None:
+            frozen.requires_grad_(False)
+        found, expected = gradients(part, part, x), gradients(part, plainly(part), x)
+        assert operators == ["both", "slope"]
+        for mine, other in zip(found, expected, strict=True):
+            assert mine.dtype == other.dtype
+            torch.testing.assert_close(mine.float(), other.float(), atol=4e-2, rtol=2e-2)
+
+
+def test_dropout_takes_the_parts(operators: list[str]) -> None:
+    part, x = MLP(16, 32, gelu, dropout=0.5).to(torch.bfloat16), torch.randn(3, 5, 16, dtype=torch.bfloat16)
+    part(x)
+    assert operators == []
+    part.eval()(x)
+    assert operators == ["both"]
+
+
+@pytest.mark.slow
+def test_a_compiler_sees_operators_for_all_lengths(operators: list[str]) -> None:
+    from functorch.compile import make_boxed_func
+    from torch._dynamo.backends.common import aot_autograd
+
+    torch.manual_seed(0)
+    part, graphs = MLP(16, 32, gelu), []
+
+    def compile_(graph: torch.fx.GraphModule, given: object) -> Callable[..., object]:
+        graphs.append(graph)
+        return make_boxed_func(graph.forward)
+
+    backend = aot_autograd(fw_compiler=compile_, bw_compiler=compile_)
+    compiled = torch.compile(part, dynamic=True, fullgraph=True, backend=backend)
+    for length in (5, 7):
+        x = torch.randn(3, length, 16)
+        for mine, other in zip(gradients(part, compiled, x), gradients(part, plainly(part), x), strict=True):
+            torch.testing.assert_close(mine.float(), other.float(), atol=4e-2, rtol=2e-2)
+    assert len(graphs) == 2  # forwards and backwards, once
+    assert operators == ["both", "slope"] * 2
+
+
+@in_triton
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", ["gelu", "gelu_tanh", "relu", "silu", "gelu_quick"])
+@pytest.mark.parametrize(("m", "k", "n"), [(300, 72, 136), (1, 8, 8)])
+def test_forwards_and_backwards_by_programs(m: int, k: int, n: int, name: str, dtype: torch.dtype) -> None:
+    from qkv.parts.activated_map_triton import both, map_times_slope
+
+    x, weight, bias = numbers(m, k, dtype=dtype), numbers(n, k, dtype=dtype, scale=k**-0.5), numbers(n)
+    step = torch.finfo(dtype).eps
+    z, y = both(x, weight, bias, name)
+    expected = F.linear(x.double(), weight.double(), bias.double()).requires_grad_()
+    active = ACTIVATIONS[name](expected)
+    for found, other in ((z, expected), (y, active)):
+        torch.testing.assert_close(found.double(), other.detach(), atol=max(step / 8, 3e-6), rtol=max(step, 3e-6))
+    above, outer = numbers(m, 8 * k, dtype=dtype), numbers(8 * k, n, dtype=dtype, scale=(8 * k) ** -0.5)
+    kept = expected.detach().to(dtype)
+    dz, sums = map_times_slope(above, outer, kept, name)
+    kept = kept.double().requires_grad_()
+    (exactly,) = torch.autograd.grad(ACTIVATIONS[name](kept), kept, above.double() @ outer.double())
+    assert sums.dtype == torch.float32
+    torch.testing.assert_close(dz.double(), exactly, atol=max(step / 8, 5e-5), rtol=max(step, 5e-5))
+    torch.testing.assert_close(sums.double(), exactly.sum(0), atol=2e-3, rtol=2e-4)

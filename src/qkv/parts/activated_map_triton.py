@@ -1,4 +1,4 @@
-"""Launches the program that maps and activates."""
+"""Launches the programs that map and activate, and their way back."""
 
 from __future__ import annotations
 
@@ -34,27 +34,72 @@ def multiprocessors(device: torch.device) -> int:
 
 def activated_map(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str, tiling: Tiling = TILING) -> Tensor:
     """activation(x Wᵀ + b), [m k] [n k] [n] → [m n]: rows of x and W begin at multiples of 16 bytes."""
-    (m, k), n = x.shape, len(weight)
-    y = torch.empty(m, n, dtype=x.dtype, device=x.device)
-    tiles = triton.cdiv(m, tiling.rows) * triton.cdiv(n, tiling.columns)
+    y = x.new_empty(len(x), len(weight))
+    _map(x, weight, bias, y, None, activation, tiling)
+    return y
+
+
+def both(
+    x: Tensor, weight: Tensor, bias: Tensor | None, activation: str, tiling: Tiling = TILING
+) -> tuple[Tensor, Tensor]:
+    """z = x Wᵀ + b and activation(z), as `activated_map` does it."""
+    z, y = x.new_empty(len(x), len(weight)), x.new_empty(len(x), len(weight))
+    _map(x, weight, bias, y, z, activation, tiling)
+    return z, y
+
+
+def _map(
+    x: Tensor, weight: Tensor, bias: Tensor | None, y: Tensor, z: Tensor | None, activation: str, tiling: Tiling
+) -> None:
+    half = tiling.columns // 2
     launch(
         programs.activated_map,
-        (min(tiles, tiling.at_once * multiprocessors(x.device)), 1),
+        _grid(y, tiling),
         (
             weight if bias is None else bias,
             _tiles(x, tiling.rows, tiling.inputs),
             _tiles(weight, tiling.columns, tiling.inputs),
-            _tiles(y, tiling.rows, tiling.columns // 2),
+            _tiles(y, tiling.rows, half),
+            None if z is None else _tiles(z, tiling.rows, half),
         ),
-        (m, n, k),
-        {
-            "BM": tiling.rows, "BN": tiling.columns, "BK": tiling.inputs, "GROUP": tiling.group,
-            "BIASED": bias is not None, "ACTIVATION": activation,
-        },
+        (*y.shape, x.shape[1]),
+        {**_steps(tiling), "BIASED": bias is not None, "ACTIVATION": activation},
         num_warps=tiling.warps,
         num_stages=tiling.stages,
-    )  # fmt: skip
-    return y
+    )
+
+
+def map_times_slope(
+    x: Tensor, weight: Tensor, z: Tensor, activation: str, tiling: Tiling = TILING
+) -> tuple[Tensor, Tensor]:
+    """dz = (x W) · activation'(z) and its sum over rows in float32, [m k] [k n] [m n] → [m n] [n]"""
+    dz, quarter = torch.empty_like(z), tiling.columns // 4
+    sums = torch.empty(triton.cdiv(len(z), tiling.rows), z.shape[1], dtype=torch.float32, device=z.device)
+    launch(
+        programs.map_times_slope,
+        _grid(z, tiling),
+        (
+            sums,
+            _tiles(x, tiling.rows, tiling.inputs),
+            _tiles(weight, tiling.inputs, tiling.columns),
+            _tiles(z, tiling.rows, quarter),
+            _tiles(dz, tiling.rows, quarter),
+        ),
+        (*z.shape, x.shape[1]),
+        {**_steps(tiling), "ACTIVATION": activation},
+        num_warps=tiling.warps,
+        num_stages=tiling.stages,
+    )
+    return dz, sums.sum(0)
+
+
+def _grid(y: Tensor, tiling: Tiling) -> tuple[int, int]:
+    tiles = triton.cdiv(y.shape[0], tiling.rows) * triton.cdiv(y.shape[1], tiling.columns)
+    return min(tiles, tiling.at_once * multiprocessors(y.device)), 1
+
+
+def _steps(tiling: Tiling) -> dict[str, int]:
+    return {"BM": tiling.rows, "BN": tiling.columns, "BK": tiling.inputs, "GROUP": tiling.group}
 
 
 def _tiles(x: Tensor, rows: int, columns: int) -> TensorDescriptor:

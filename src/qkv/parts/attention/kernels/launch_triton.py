@@ -23,7 +23,7 @@ def launch(
     constants: dict[str, Any],
     **options: int,
 ) -> None:
-    """`program[grid](*tensors, *numbers, **constants, **options)`; behind the first may be descriptors of tensors."""
+    """`program[grid](*tensors, *numbers, **constants, **options)`; after the first, descriptors of tensors will do."""
     if torch.compiler.is_compiling():
         program[grid](*tensors, *numbers, **constants, **options)
         return
@@ -44,4 +44,4 @@ def launch(
 
 def _kind(descriptor: Any) -> tuple[Any, ...]:
     """Descriptors are aligned, and what they say of sizes is read when the program runs."""
-    return descriptor.base.dtype, *descriptor.block_shape
+    return () if descriptor is None else (descriptor.base.dtype, *descriptor.block_shape)
