@@ -5,6 +5,7 @@ pytest -m gpu tests/parts; without a GPU, TRITON_INTERPRET=1 lets Triton's inter
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Callable
 
@@ -221,3 +222,28 @@ def test_forwards_and_backwards_by_programs(m: int, k: int, n: int, name: str, d
     assert sums.dtype == torch.float32
     torch.testing.assert_close(dz.double(), exactly, atol=max(step / 8, 5e-5), rtol=max(step, 5e-5))
     torch.testing.assert_close(sums.double(), exactly.sum(0), atol=2e-3, rtol=2e-4)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("compiled", [False, True])
+def test_on_a_gpu_it_learns_the_same(monkeypatch: pytest.MonkeyPatch, compiled: bool) -> None:
+    """Against float64, and no further off than torch's operators in narrow numbers are; rows lie apart in memory."""
+    if torch.cuda.get_device_capability()[0] != 9:
+        pytest.skip("needs a GPU with a copy engine")
+    torch.manual_seed(0)
+    monkeypatch.setattr(activated_map, "LEAST", 1)
+    part = MLP(72, 136, gelu).cuda()
+    wide = copy.deepcopy(part).double()
+    call = torch.compile(part, dynamic=True) if compiled else part
+    for length in (33, 50):
+        x = torch.randn(length, 5, 72, device="cuda").transpose(0, 1)
+        exactly = gradients(wide, plainly(wide), x.double())
+        found, usual = gradients(part, call, x), gradients(part, plainly(part), x)
+        for mine, other, best in zip(found, usual, exactly, strict=True):
+            allowed = (other.double() - best).norm() * 1.5 + 1e-3 * best.norm()
+            assert (mine.double() - best).norm() <= allowed
+    assert activated_map.fits_trained(x, part.inner, part.outer) is False  # no autocast here: numbers are wide
+    with torch.no_grad(), torch.autocast("cuda", torch.bfloat16):
+        assert activated_map.fits(x, part.inner)
+        torch.testing.assert_close(part(x), plainly(part)(x), atol=3e-2, rtol=3e-2)
+        assert part(x[:0]).shape == (0, length, 72)
