@@ -166,12 +166,13 @@ def _norm_is_known(norm: Any, x: Tensor) -> TypeGuard[LayerNorm | RMSNorm]:
 
 def _alike(module: nn.Module, x: Tensor) -> bool:
     """Whether its parameters are plain tensors beside x, of the same precision."""
-    return all(
-        type(each) in (nn.Parameter, Tensor) and each.dtype == x.dtype and each.device == x.device
-        and each.is_contiguous()
-        for each in module._parameters.values()
-        if each is not None
-    )  # fmt: skip
+    for each in module._parameters.values():
+        if each is None:
+            continue
+        plain = type(each) is nn.Parameter or type(each) is Tensor
+        if not (plain and each.dtype == x.dtype and each.device == x.device and each.is_contiguous()):
+            return False
+    return True
 
 
 def _is(kind: type[nn.Module], module: object) -> bool:
