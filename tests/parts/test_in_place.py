@@ -17,7 +17,7 @@ from qkv.models.head_choice import HeadChoice
 from qkv.parts import stack as stacks
 from qkv.parts.attention.attention import Attention
 from qkv.parts.attention.in_line import InLine
-from qkv.parts.attention.visibility import Tokens
+from qkv.parts.attention.visibility import SameDocument, Tokens
 from qkv.parts.block import Block
 from qkv.parts.context import Context, Ledger
 from qkv.parts.feedforward import MLP, ChunkedMLP, GatedMLP
@@ -144,6 +144,39 @@ def test_blocks_with_biases_and_without(wiring: Any, norm: Any, last_norm: Any) 
     torch.testing.assert_close(in_place(plan, stack.norm, x, ctx), stack(x, ctx), atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("wiring", [PreNorm, PostNorm])
+@pytest.mark.parametrize("last_norm", [None, LayerNorm(WIDTH)], ids=str)
+@pytest.mark.parametrize("wanted", [1, 2, 5])
+@torch.no_grad()
+def test_the_first_slots_are_the_same_where_they_alone_are_wanted(
+    wiring: Any, last_norm: nn.Module | None, wanted: int
+) -> None:
+    stack = stack_of(lambda: LayerNorm(WIDTH), wiring, last_norm)
+    x, ctx = torch.randn(3, 5, WIDTH), Context(tokens=Tokens(5))
+    plan = plan_of(stack.blocks, x)
+    assert plan is not None
+    found, expected = in_place(plan, stack.norm, x, ctx, wanted), stack(x, ctx)[:, :wanted]
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "beside"),
+    [
+        (Tokens(6, documents=torch.tensor([[0, 1, 1, 1, 1, 1]])), {}),
+        (InLine.of([4, 2]), {"visibility": SameDocument()}),
+        (Tokens(6), {"bias": torch.zeros(1, 2, 6, 6)}),
+        (Tokens(6), {"position_vectors": torch.randn(6, WIDTH)}),
+    ],
+)
+@torch.no_grad()
+def test_all_slots_come_where_the_first_cannot_be_had_alone(tokens: Tokens, beside: dict[str, Any]) -> None:
+    stack = stack_of(lambda: LayerNorm(WIDTH), PreNorm)
+    x, ctx = torch.randn(1, 6, WIDTH), Context(tokens=tokens, **beside)
+    plan = plan_of(stack.blocks, x)
+    assert plan is not None
+    torch.testing.assert_close(in_place(plan, None, x, ctx, 1), stack(x, ctx), atol=1e-5, rtol=1e-5)
+
+
 def compiled(part: nn.Module) -> None:
     part.forward = lambda *given: type(part).forward(part, *given)  # type: ignore[method-assign]
 
@@ -257,6 +290,25 @@ def test_on_a_gpu_who_watches_sees_every_block(taken: list[int]) -> None:
     assert len(taken) == 2
     assert stack(x[:0], ctx).shape == (0, 3, WIDTH)
     assert len(taken) == 2
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("family", ["vit", "deit", "clip-image"])
+@torch.no_grad()
+def test_on_a_gpu_the_last_block_is_done_for_those_slots_that_a_head_reads(family: str, taken: list[int]) -> None:
+    kind = "projection" if family == "clip-image" else "classification"
+    model = deepcopy(small_images.small_model(family, kind)).cuda()
+    images, seen = torch.randn(3, model.sizes.channels, 12, 12, device="cuda"), []
+    expected = model(images)
+    model.bfloat16()
+    with_all = model.head(model.states(images, model.context(images)), model.context(images))
+    found = model(images)
+    assert taken == [4, 4]
+    torch.testing.assert_close(found, with_all, atol=0.05, rtol=0.05)
+    torch.testing.assert_close(found.float(), expected, atol=0.1, rtol=0.1)
+    model.stack.register_forward_hook(lambda _, given, answer: seen.append((given[0].shape, answer.shape)))
+    model(images)
+    assert seen[0][0] == seen[0][1]
 
 
 @pytest.mark.gpu

@@ -20,9 +20,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from qkv.parts.attention.attention import Attention
+from qkv.parts.attention.visibility import Tokens
 from qkv.parts.block import Block
 from qkv.parts.context import Context
 from qkv.parts.feedforward import MLP, GatedMLP
+from qkv.parts.linear import JoinedLinear
 from qkv.parts.norm import LayerNorm, RMSNorm
 from qkv.parts.precision import widened
 from qkv.parts.programs import runs_our_own
@@ -75,18 +77,29 @@ def plan_of(blocks: Iterable[nn.Module], x: Tensor) -> Plan | None:
     return Plan(steps, before=wirings == {PreNorm}) if len(wirings) == 1 else None
 
 
-def in_place(plan: Plan, last_norm: nn.Module | None, x: Tensor, ctx: Context) -> Tensor:
-    """What the blocks and the norm behind them make of x, which stays as it is. [b s d] → [b s d]"""
+def in_place(plan: Plan, last_norm: nn.Module | None, x: Tensor, ctx: Context, wanted: int | None = None) -> Tensor:
+    """What the blocks and the norm behind them make of x, which stays as it is. [b s d] → [b s d]
+
+    Where so many slots from the first on are `wanted`, those alone [b wanted d], if the last attention can.
+    """
     stream = x.clone(memory_format=torch.contiguous_format)
+    few = None if wanted is None else _last_attention(plan.steps, ctx)
     if plan.before:
-        return _norms_before(plan.steps, last_norm, stream, ctx)
+        return _norms_before(plan.steps, last_norm, stream, ctx, few, wanted)
     for step in plan.steps:
-        _add_to(stream, step, stream, ctx)
+        stream = _added(stream, step, stream, ctx, wanted if step is few else None)
         _norm_into(stream, step.norm, stream, bias=step.last.bias)
     return stream if last_norm is None else last_norm(stream, ctx)
 
 
-def _norms_before(steps: list[Step], last_norm: nn.Module | None, stream: Tensor, ctx: Context) -> Tensor:
+def _norms_before(
+    steps: list[Step],
+    last_norm: nn.Module | None,
+    stream: Tensor,
+    ctx: Context,
+    few: Step | None,
+    wanted: int | None,
+) -> Tensor:
     """The same where the stream itself is never normed: biases wait until the end, and their sum grows."""
     read = torch.empty_like(stream)
     kind = torch.promote_types(stream.dtype, torch.float32)
@@ -96,8 +109,10 @@ def _norms_before(steps: list[Step], last_norm: nn.Module | None, stream: Tensor
         waiting = _norm_into(read, step.norm, stream, waiting=waiting, bias=bias, room=free)
         if waiting is free:
             free, other = other, free
-        _add_to(stream, step, read, ctx)
+        stream = _added(stream, step, read, ctx, wanted if step is few else None)
         bias = step.last.bias
+        if step is few:
+            read = torch.empty_like(stream)
     if _norm_is_known(last_norm, stream):
         _norm_into(read, last_norm, stream, waiting=waiting, bias=bias, room=free)
         return read
@@ -107,11 +122,28 @@ def _norms_before(steps: list[Step], last_norm: nn.Module | None, stream: Tensor
     return stream if last_norm is None else last_norm(stream, ctx)
 
 
-def _add_to(stream: Tensor, step: Step, read: Tensor, ctx: Context) -> None:
-    """stream += mixer(read), but for the bias of the mixer's last product."""
+def _added(stream: Tensor, step: Step, read: Tensor, ctx: Context, wanted: int | None) -> Tensor:
+    """stream + mixer(read), but for the bias of the last product: the stream itself, or the wanted slots of it."""
     mixer = step.mixer
-    hidden = mixer.hidden(read, ctx) if isinstance(mixer, Attention) else mixer.hidden(read)  # [b s n]
+    if not isinstance(mixer, Attention):
+        hidden = mixer.hidden(read)  # [b s n]
+    elif wanted is None:
+        hidden = mixer.hidden(read, ctx)  # [b s n]
+    else:
+        hidden, stream = mixer.hidden_of_first(read, ctx, wanted), stream[:, :wanted].contiguous()  # [b wanted n]
     stream.view(-1, stream.shape[-1]).addmm_(hidden.reshape(-1, hidden.shape[-1]), step.last.weight.t())
+    return stream
+
+
+def _last_attention(steps: list[Step], ctx: Context) -> Step | None:
+    """The step behind which each slot is on its own, if a few slots can be asked there without the others."""
+    last = next((step for step in reversed(steps) if isinstance(step.mixer, Attention)), None)
+    if last is None or not isinstance(last.mixer, Attention):
+        return None
+    rows = type(ctx.tokens) is Tokens and ctx.tokens.documents is None
+    placed = ctx.position_vectors is not None or ctx.bias is not None or last.mixer.rotary is not None
+    known = last.mixer.kernel is None and _is(JoinedLinear, last.mixer.project)
+    return last if rows and known and not placed else None
 
 
 def _norm_into(

@@ -14,7 +14,8 @@ from qkv.parts.in_place import in_place, only_answers, plan_of
 class Stack(nn.Module):
     """x → bias for all blocks → block after block → final norm and dropout, where there are any.
 
-    Where only the answer is asked for, on a GPU, the stream passes known blocks in place (`in_place.py`).
+    Where only the answer is asked for, on a GPU, the stream passes known blocks in place (`in_place.py`). Then only
+    those slots may leave the stack that the context says are wanted.
 
     With an `order` blocks run by their numbers, some again and again: depth without parameters [lan2020 §3.1].
     """
@@ -38,7 +39,8 @@ class Stack(nn.Module):
             blocks = list(self.blocks)
             plan = plan_of((blocks[number] for number in self.order), x)
             if plan is not None:
-                return self.dropout(in_place(plan, self.norm, x, ctx))
+                wanted = None if self._forward_hooks else ctx.wanted  # who watches sees all slots
+                return self.dropout(in_place(plan, self.norm, x, ctx, wanted))
         for number in self.order:
             x = self.blocks[number](x, ctx)
         if self.norm is not None:

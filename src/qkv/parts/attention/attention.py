@@ -161,6 +161,13 @@ class Attention(MultiHead):
             keys = ctx.cache.keys(ctx.tokens)
         return self.heads_read(q, k, v, ctx.mask(self.visibility, ctx.tokens, keys, x.device), ctx.bias, ctx)
 
+    def hidden_of_first(self, x: Tensor, ctx: Context, count: int) -> Tensor:
+        """The same for the first `count` slots of each row, where neither positions nor a bias play a part."""
+        q, k, v = self.project.with_first_of(x[:, :count], x)
+        q, k, v = heads_of(q, self.heads), heads_of(k, self.key_value_heads), heads_of(v, self.key_value_heads)
+        mask = ctx.mask(self.visibility, ctx.tokens.part(0, count), ctx.tokens, x.device)
+        return self.heads_read(q, k, v, mask, None, ctx)
+
 
 class CrossAttention(MultiHead):
     """Attention of the stream to a memory, such as an encoder's output. [vaswani2017 §3.2.3]
