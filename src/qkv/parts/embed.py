@@ -66,7 +66,8 @@ class Embed(nn.Module):
         if ctx.segments is not None and not self.tells_segments:
             raise QkvError("This model does not tell segments apart: give none.")
         if self.segments is not None:
-            x = x + self.segments(torch.zeros_like(ids) if ctx.segments is None else ctx.segments)
+            # Where all tokens are of one text they share a vector, [1 d].
+            x = x + self.segments(ids.new_zeros(1) if ctx.segments is None else ctx.segments)
         if self.position is not None:
             positions = ctx.position_ids(ids.device)
             x = x + self.position(positions, ctx.longest())

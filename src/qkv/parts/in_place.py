@@ -51,7 +51,6 @@ def only_answers(x: Tensor, ctx: Context) -> bool:
         not torch.is_grad_enabled()
         and runs_our_own(x)
         and x.dtype in NARROW
-        and x.device.index == torch.cuda.current_device()  # where programs are launched
         and 0 < x.shape[-1] <= WIDEST
         and x.numel() > 0
         and ctx.cache is None

@@ -22,5 +22,5 @@ def unwatched(x: Tensor) -> bool:
 
 
 def runs_our_own(x: Tensor) -> bool:
-    """Whether x is where programs in Triton run, and nobody watches."""
-    return x.is_cuda and unwatched(x)
+    """Whether x is where programs in Triton run, which is the current device, and nobody watches."""
+    return x.is_cuda and unwatched(x) and x.device.index == torch.cuda.current_device()
