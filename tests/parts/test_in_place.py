@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from qkv.models import ast
 from qkv.models.catalogue import build
 from qkv.models.head_choice import HeadChoice
+from qkv.parts import in_place as places
 from qkv.parts import stack as stacks
 from qkv.parts.attention.attention import Attention
 from qkv.parts.attention.in_line import InLine
@@ -238,6 +239,7 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         calls.append(len(plan.steps))
         return in_place(plan, *given)
 
+    monkeypatch.setattr(places, "ENOUGH", 1)
     monkeypatch.setattr(stacks, "in_place", noted)
     return calls
 
@@ -272,7 +274,7 @@ def test_families_on_a_gpu_are_no_further_from_exact_answers_than_their_blocks(
 
 @pytest.mark.gpu
 @torch.no_grad()
-def test_on_a_gpu_who_watches_sees_every_block(taken: list[int]) -> None:
+def test_on_a_gpu_who_watches_sees_every_block(taken: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     stack = stack_of(lambda: LayerNorm(WIDTH), PreNorm, LayerNorm(WIDTH)).cuda().bfloat16()
     x = torch.randn(2, 3, WIDTH, device="cuda", dtype=torch.bfloat16)
     ctx = Context(tokens=Tokens(3))
@@ -291,6 +293,8 @@ def test_on_a_gpu_who_watches_sees_every_block(taken: list[int]) -> None:
     stack(x, Context(tokens=Tokens(3), ledger=Ledger(stack, [])))
     assert len(taken) == 2
     assert stack(x[:0], ctx).shape == (0, 3, WIDTH)
+    monkeypatch.setattr(places, "ENOUGH", 1 << 20)
+    stack(x, ctx)
     assert len(taken) == 2
 
 

@@ -32,6 +32,9 @@ from qkv.parts.residual import PathDropout, PostNorm, PreNorm
 
 NARROW = (torch.bfloat16, torch.float16)
 WIDEST = 8192  # stream, of which a program holds a row
+ENOUGH = (
+    1 << 20
+)  # numbers of a stream; with fewer a GPU waits for the host, to whom a program costs as much as it saves
 
 
 class Step(NamedTuple):
@@ -51,8 +54,8 @@ def only_answers(x: Tensor, ctx: Context) -> bool:
         not torch.is_grad_enabled()
         and runs_our_own(x)
         and x.dtype in NARROW
-        and 0 < x.shape[-1] <= WIDEST
-        and x.numel() > 0
+        and x.shape[-1] <= WIDEST
+        and x.numel() >= ENOUGH
         and ctx.cache is None
         and (ctx.ledger is None or not ctx.ledger.keep)
         and not torch.is_autocast_enabled("cuda")

@@ -16,9 +16,10 @@ from qkv.data.patch_hiding import HiddenPatches
 from qkv.errors import QkvError
 from qkv.parts.context import Context
 from qkv.parts.position import Learned2D
-from qkv.parts.programs import runs_our_own
+from qkv.parts.programs import runs_our_own, unwatched
 
 TYPES = (torch.bfloat16, torch.float16, torch.float32)  # that programs know
+ENOUGH = 1 << 20  # numbers from which on a GPU takes longer to move them than the host to launch a program
 
 Sides = int | tuple[int, int]  # of a patch: one number where height and width are alike
 
@@ -123,7 +124,7 @@ class PatchEmbed(nn.Module):
     def _placed(self, x: Tensor, position: Tensor) -> Tensor:
         """The prefix and the patches [b r·k d], each with its position [s d]. [b s d]"""
         tokens = torch.stack([getattr(self, name) for name in self.prefix]) if self.prefix else None  # [prefix d]
-        if _suits_programs(x) and position.dtype == x.dtype:
+        if _suits_programs(x) and unwatched(position) and position.dtype == x.dtype:
             from qkv.parts import patch_triton
 
             if tokens is not None:
@@ -142,5 +143,5 @@ class PatchEmbed(nn.Module):
 
 
 def _suits_programs(x: Tensor) -> bool:
-    """Whether programs may move x, of which no gradient is asked."""
-    return not torch.is_grad_enabled() and runs_our_own(x) and x.dtype in TYPES and x.numel() > 0
+    """Whether programs may move x, of which no gradient is asked, and pay."""
+    return not torch.is_grad_enabled() and runs_our_own(x) and x.dtype in TYPES and x.numel() >= ENOUGH
