@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from qkv.models import ast
 from qkv.models.catalogue import build
 from qkv.models.head_choice import HeadChoice
+from qkv.parts import embed
 from qkv.parts import in_place as places
 from qkv.parts import stack as stacks
 from qkv.parts.attention.attention import Attention
@@ -315,6 +316,33 @@ def test_on_a_gpu_the_last_block_is_done_for_those_slots_that_a_head_reads(famil
     model.stack.register_forward_hook(lambda _, given, answer: seen.append((given[0].shape, answer.shape)))
     model(images)
     assert seen[0][0] == seen[0][1]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("case", ["bert", "bert in line", "distilbert in line", "roformer"])
+@pytest.mark.parametrize("told", [False, True])
+@torch.no_grad()
+def test_on_a_gpu_embeddings_are_added_and_normed_at_once(
+    case: str, told: bool, taken: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model: Any = deepcopy(CASES[case]()[0]).cuda()
+    lengths = [4, 2, 1] if "line" in case else [7] * 3
+    line = InLine.of(lengths, "cuda") if "line" in case else Tokens(7)
+    ids = torch.randint(3, 23, (1, 7) if "line" in case else (3, 7), device="cuda")
+    segments = (ids % 2) if told and model.embed.tells_segments else None
+    ctx = model.context(ids, tokens=line, segments=segments)
+    expected, passes = model.embed(ids, ctx), []
+
+    def noted(*given: Any, **more: Any) -> Any:
+        passes.append(more)
+        return places.norm_into(*given, **more)
+
+    monkeypatch.setattr(embed, "norm_into", noted)
+    model.bfloat16()
+    found = model.embed(ids, ctx)
+    assert len(passes) == 1
+    assert found.dtype == torch.bfloat16
+    torch.testing.assert_close(found.float(), expected, atol=0.02, rtol=0.02)
 
 
 @pytest.mark.gpu

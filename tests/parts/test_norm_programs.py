@@ -54,6 +54,23 @@ def test_a_norm_of_all_that_is_waiting(
     torch.testing.assert_close(x, y)
 
 
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+@pytest.mark.parametrize(("rows", "places", "width"), [(12, 4, 12), (12, 12, 40), (9, 1, 768), (70, 7, 384)])
+def test_a_norm_of_what_comes_again_and_again(rows: int, places: int, width: int, kind: torch.dtype) -> None:
+    from qkv.parts.norm_triton import norm_into
+
+    torch.manual_seed(rows)
+    x, place = (
+        torch.randn(rows, width, device=DEVICE, dtype=kind),
+        torch.randn(places, width, device=DEVICE, dtype=kind),
+    )
+    gain, shift, bias = torch.randn(3, width, device=DEVICE, dtype=kind).unbind()
+    y, again = torch.empty_like(x), place.double().repeat(rows // places, 1)
+    norm_into(y, x, gain, shift, 1e-6, rms=False, places=place, bias=bias)
+    error = {torch.float32: 2e-5, torch.bfloat16: 8e-3, torch.float16: 1e-3}[kind]
+    torch.testing.assert_close(y.double(), expected(x, gain, shift, False, again, bias), atol=2e-5, rtol=error)
+
+
 @pytest.mark.gpu
 def test_rows_beyond_what_32_bits_count() -> None:
     from qkv.parts.norm_triton import norm_into
@@ -63,6 +80,6 @@ def test_rows_beyond_what_32_bits_count() -> None:
     x = torch.empty((1 << 31) // 1024 + 5, 1024, dtype=torch.bfloat16, device="cuda").fill_(1.0)
     x[-3:] = torch.randn(3, 1024, device="cuda", dtype=torch.bfloat16)
     gain, last = torch.ones(1024, dtype=torch.bfloat16, device="cuda"), x[-3:].clone()
-    norm_into(x, x, gain, None, 1e-6, rms=False, waiting=None, bias=None, carried=None)
+    norm_into(x, x, gain, None, 1e-6, rms=False)
     torch.testing.assert_close(x[-3:].double(), expected(last, gain, None, False), atol=1e-4, rtol=8e-3)
     assert not x[:100].any()

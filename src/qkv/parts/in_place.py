@@ -51,12 +51,12 @@ class Plan(NamedTuple):
 def only_answers(x: Tensor, ctx: Context) -> bool:
     """Whether a pass is on a GPU, in half precision, and nothing but its answer is asked for."""
     return (
-        not torch.is_grad_enabled()
+        ctx.cache is None
+        and not torch.is_grad_enabled()
         and runs_our_own(x)
         and x.dtype in NARROW
         and x.shape[-1] <= WIDEST
         and x.numel() >= ENOUGH
-        and ctx.cache is None
         and (ctx.ledger is None or not ctx.ledger.keep)
         and not torch.is_autocast_enabled("cuda")
         and not torch.nn.modules.module._has_any_global_hook()
@@ -90,7 +90,7 @@ def in_place(plan: Plan, last_norm: nn.Module | None, x: Tensor, ctx: Context, w
         return _norms_before(plan.steps, last_norm, stream, ctx, few, wanted)
     for step in plan.steps:
         stream = _added(stream, step, stream, ctx, wanted if step is few else None)
-        _norm_into(stream, step.norm, stream, bias=step.last.bias)
+        norm_into(stream, step.norm, stream, bias=step.last.bias)
     return stream if last_norm is None else last_norm(stream, ctx)
 
 
@@ -108,15 +108,15 @@ def _norms_before(
     free, other = torch.empty(2, stream.shape[-1], dtype=kind, device=stream.device).unbind()  # rooms of sums, in turn
     waiting = bias = None  # [d] [d]
     for step in steps:
-        waiting = _norm_into(read, step.norm, stream, waiting=waiting, bias=bias, room=free)
+        waiting = norm_into(read, step.norm, stream, waiting=waiting, bias=bias, room=free)
         if waiting is free:
             free, other = other, free
         stream = _added(stream, step, read, ctx, wanted if step is few else None)
         bias = step.last.bias
         if step is few:
             read = torch.empty_like(stream)
-    if _norm_is_known(last_norm, stream):
-        _norm_into(read, last_norm, stream, waiting=waiting, bias=bias, room=free)
+    if norm_is_known(last_norm, stream):
+        norm_into(read, last_norm, stream, waiting=waiting, bias=bias, room=free)
         return read
     last = [each for each in (waiting, bias) if each is not None]
     if last:
@@ -148,27 +148,31 @@ def _last_attention(steps: list[Step], ctx: Context) -> Step | None:
     return last if rows and known and not placed else None
 
 
-def _norm_into(
+def norm_into(
     y: Tensor,
     norm: LayerNorm | RMSNorm,
     x: Tensor,
     *,
+    places: Tensor | None = None,
     waiting: Tensor | None = None,
     bias: Tensor | None = None,
     room: Tensor | None = None,
 ) -> Tensor | None:
-    """y = norm(x + waiting + bias), where y may be x; given back is what waits from now on, by a norm before a mixer:
-    waiting + bias, in that room."""
+    """y = norm(x + places + waiting + bias), where y may be x. [b s d]
+
+    `places` are [s d], or of all rows. Given back is what waits from now on: waiting + bias, in that room.
+    """
     rms = isinstance(norm, RMSNorm)
     shift, epsilon = (None, norm.epsilon) if isinstance(norm, RMSNorm) else (norm.bias, norm.eps)
     carried = None if bias is None else room
     if runs_our_own(x):
-        from qkv.parts.norm_triton import norm_into
+        from qkv.parts import norm_triton
 
-        norm_into(y, x, norm.weight, shift, epsilon, rms=rms, waiting=waiting, bias=bias, carried=carried)
+        given = {"places": places, "waiting": waiting, "bias": bias, "carried": carried}
+        norm_triton.norm_into(y, x, norm.weight, shift, epsilon, rms=rms, **given)
         return waiting if carried is None else carried
     added = [each.to(widened(x).dtype) for each in (waiting, bias) if each is not None]
-    wide = sum(added, widened(x))
+    wide = sum(added, widened(x) if places is None else widened(x) + places)
     gain = norm.weight.to(wide.dtype)
     if rms:
         y.copy_(F.rms_norm(wide, gain.shape, gain, epsilon))
@@ -182,7 +186,7 @@ def _step_of(wired: Any, x: Tensor) -> Step | None:
         return None
     parts: dict[str, Any] = wired._modules
     mixer, norm = parts["mixer"], parts["norm"]
-    if not _norm_is_known(norm, x) or not _is(nn.Dropout, parts["dropout"]):
+    if not norm_is_known(norm, x) or not _is(nn.Dropout, parts["dropout"]):
         return None
     if _is(Attention, mixer):
         last = mixer._modules["out"]
@@ -193,7 +197,7 @@ def _step_of(wired: Any, x: Tensor) -> Step | None:
     return Step(mixer, norm, last) if _is(nn.Linear, last) and _alike(last, x) else None
 
 
-def _norm_is_known(norm: Any, x: Tensor) -> TypeGuard[LayerNorm | RMSNorm]:
+def norm_is_known(norm: Any, x: Tensor) -> TypeGuard[LayerNorm | RMSNorm]:
     known = _is(LayerNorm, norm) or _is(RMSNorm, norm)
     return known and norm._parameters["weight"].shape == x.shape[-1:] and _alike(norm, x)
 

@@ -14,17 +14,23 @@ import triton.language as tl
 
 @triton.jit
 def norm(
-    x, waiting, bias, gain, shift, y, carried, rows, epsilon,
-    WAITING: tl.constexpr, BIASED: tl.constexpr, CARRIES: tl.constexpr, SHIFTED: tl.constexpr, RMS: tl.constexpr,
-    WIDTH: tl.constexpr, R: tl.constexpr, D: tl.constexpr,
+    x, places, waiting, bias, gain, shift, y, carried, rows, period, epsilon,
+    PLACED: tl.constexpr, WAITING: tl.constexpr, BIASED: tl.constexpr, CARRIES: tl.constexpr, SHIFTED: tl.constexpr,
+    RMS: tl.constexpr, WIDTH: tl.constexpr, R: tl.constexpr, D: tl.constexpr,
 ):  # fmt: skip
-    """y[row] = norm(x[row] + waiting + bias), statistics in float32; carried = waiting + bias, by the first program."""
-    row = tl.program_id(0).to(tl.int64) * R + tl.arange(0, R)
+    """y[row] = norm(x[row] + places[row % period] + waiting + bias), statistics in float32.
+
+    carried = waiting + bias, by the first program.
+    """
+    row = tl.program_id(0) * R + tl.arange(0, R)
     column = tl.arange(0, D)
     within = column < WIDTH
     inside = (row < rows)[:, None] & within[None, :]
-    places = row[:, None] * WIDTH + column[None, :]
-    z = tl.load(x + places, mask=inside, other=0.0).to(tl.float32)
+    there = row.to(tl.int64)[:, None] * WIDTH + column[None, :]
+    z = tl.load(x + there, mask=inside, other=0.0).to(tl.float32)
+    if PLACED:
+        place = (row % period).to(tl.int64)[:, None] * WIDTH + column[None, :]
+        z += tl.load(places + place, mask=inside, other=0.0).to(tl.float32)
     if WAITING or BIASED:
         added = tl.zeros([D], tl.float32)
         if WAITING:
@@ -42,4 +48,4 @@ def norm(
     made = z * rate[:, None] * tl.load(gain + column, mask=within, other=0.0).to(tl.float32)[None, :]
     if SHIFTED:
         made += tl.load(shift + column, mask=within, other=0.0).to(tl.float32)[None, :]
-    tl.store(y + places, made.to(y.dtype.element_ty), mask=inside)
+    tl.store(y + there, made.to(y.dtype.element_ty), mask=inside)

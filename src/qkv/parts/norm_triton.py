@@ -20,13 +20,15 @@ def norm_into(
     epsilon: float,
     *,
     rms: bool,
-    waiting: Tensor | None,
-    bias: Tensor | None,
-    carried: Tensor | None,
+    places: Tensor | None = None,
+    waiting: Tensor | None = None,
+    bias: Tensor | None = None,
+    carried: Tensor | None = None,
 ) -> None:
-    """y = norm(x + waiting + bias), and carried = waiting + bias; those that are None are left out. [… d]
+    """y = norm(x + places + waiting + bias), and carried = waiting + bias; those that are None are left out. [… d]
 
-    y may be x. `waiting` and `carried` are float32 [d], and are two.
+    y may be x. `places` [… d] are added again and again, if there are fewer of them than of x. `waiting` and `carried`
+    are float32 [d], and are two.
     """
     width = x.shape[-1]
     rows, wide = x.numel() // width, triton.next_power_of_2(width)
@@ -35,13 +37,14 @@ def norm_into(
         programs.norm,
         (-(-rows // together), 1),
         (
-            x, x if waiting is None else waiting, x if bias is None else bias, gain, gain if shift is None else shift,
-            y, x if carried is None else carried,
+            x, x if places is None else places, x if waiting is None else waiting, x if bias is None else bias,
+            gain, gain if shift is None else shift, y, x if carried is None else carried,
         ),
-        (rows, epsilon),
+        (rows, rows if places is None else places.numel() // width, epsilon),
         {
-            "WAITING": waiting is not None, "BIASED": bias is not None, "CARRIES": carried is not None,
-            "SHIFTED": shift is not None, "RMS": rms, "WIDTH": width, "R": together, "D": wide,
+            "PLACED": places is not None, "WAITING": waiting is not None, "BIASED": bias is not None,
+            "CARRIES": carried is not None, "SHIFTED": shift is not None, "RMS": rms, "WIDTH": width,
+            "R": together, "D": wide,
         },
         num_warps=min(16, max(1, together * wide // (32 * EACH))),
     )  # fmt: skip
