@@ -32,9 +32,7 @@ from qkv.parts.residual import PathDropout, PostNorm, PreNorm
 
 NARROW = (torch.bfloat16, torch.float16)
 WIDEST = 8192  # stream, of which a program holds a row
-ENOUGH = (
-    1 << 20
-)  # numbers of a stream; with fewer a GPU waits for the host, to whom a program costs as much as it saves
+ENOUGH = 1 << 20  # numbers of a stream; with fewer a GPU waits for the host, who saves nothing by programs
 
 
 class Step(NamedTuple):
