@@ -120,7 +120,7 @@ def entropy_of_held_rows(
                 word = tl.load(words + at, mask=at * 2 < width, other=LEAST, eviction_policy="evict_first")
                 word = tl.where(at * 2 + 1 < vocabulary, word, (word & 65535) | (LEAST & -65536))
                 word = tl.where(at * 2 < vocabulary, word, LEAST)
-            held = held + (word,)
+            held = held + (word,)  # type: ignore[assignment]
         peak = tl.full([N], -1e30, tl.float32)  # not -inf, from which -inf cannot be taken
         for tile in tl.static_range(TILES):
             even, odd = halves(held[tile], 0)
