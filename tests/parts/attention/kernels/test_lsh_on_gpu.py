@@ -81,4 +81,4 @@ def test_in_bfloat16_answers_are_near_those_of_the_same_buckets_in_float32(monke
     assert len(orders) == 2
     for one, other in zip(narrow, wide, strict=True):
         near = (one.float() - other).abs() < 0.05 + 0.05 * other.abs()
-        assert near.float().mean() > 0.99
+        assert near.float().mean() > 0.999
