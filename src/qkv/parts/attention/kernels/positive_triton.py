@@ -87,12 +87,15 @@ def layout_of(
     chunk, steps = chunk_and_steps(max(d, e), narrow)
     steps = tuple(Steps(min(each.features, _filled(m)), each.warps, each.stages) for each in steps)
     whole = queries % chunk == keys % chunk == m % max(each.features for each in steps) == 0
+    # Tiles of directions and of sums take turns in one place of shared memory. Where they are not equally wide, ptxas
+    # 12.8 finds the place of the second by a register that it never writes: NaN, or an illegal access.
+    width = _filled(max(d, e))
     constants = {
-        "FITS": whole and (_filled(d), _filled(e)) == (d, e),
+        "FITS": whole and d == e == width,
         "PRECISION": "tf32" if narrow else "tf32x3",  # of float32 alone: three products of rounded numbers
         "C": chunk,
-        "D": _filled(d),
-        "E": _filled(e),
+        "D": width,
+        "E": width,
     }
     of_queries, of_keys = triton.cdiv(queries, chunk), triton.cdiv(keys, chunk)
     sizes = (m, scale / 2, d, e, (e + beside(e)) // 8)
