@@ -34,18 +34,6 @@ def fits(q: Tensor, v: Tensor) -> bool:
     return max(q.shape[3], v.shape[3]) <= WIDEST.get(q.dtype, 0)
 
 
-def fills(q: Tensor, k: Tensor, v: Tensor, features: int) -> bool:
-    """Whether tokens, widths and features come in whole chunks, so that the programs hide nothing of their tiles.
-
-    Where every query sees every key, the program back to queries that hides something gives NaN on an H200 for some
-    shapes in bfloat16 (and not in Triton's interpreter): until it is known why, torch's operators compute those.
-    """
-    if not (q.shape[2] and k.shape[2]):
-        return False
-    shapes, strides = (q.shape, k.shape, v.shape), (q.stride(), k.stride(), v.stride())
-    return bool(layout_of(shapes, strides, q.dtype, features, 1.0).constants["FITS"])
-
-
 @dataclass(frozen=True)
 class Steps:
     """How a program works: features at once, warps, and loads under way at once."""
