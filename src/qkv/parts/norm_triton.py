@@ -8,7 +8,7 @@ from torch import Tensor
 from qkv.parts import norm_programs as programs
 from qkv.parts.attention.kernels.launch_triton import launch
 
-AT_ONCE = 4096  # numbers of a program
+AT_ONCE = 2048  # numbers of a program
 EACH = 32  # of them that a thread holds
 
 
