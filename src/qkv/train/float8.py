@@ -108,26 +108,26 @@ class _Linear(torch.autograd.Function):
         above, of_above = rounded(above)
         # On the way to the weights rows are summed, which have a scale on either side. Both go with the gradient.
         both = of_above * of_x  # [m 1]
-        largest, largest_of_weight = both.amax(), of_weight.amax()
-        of_columns = largest_of_weight.expand(1, weight.shape[1]).contiguous()
+        top, top_of_weight = both.amax(), of_weight.amax()
+        of_columns, one = top_of_weight.expand(1, weight.shape[1]).contiguous(), torch.ones_like(top)
         go_back = _back if unwatched(above) else _back_as_operator
         to_x, to_weight, to_bias = go_back(
-            above, of_above, x, weight, of_weight, largest_of_weight, of_columns, both, largest, torch.ones_like(largest)
+            above, of_above, x, weight, of_weight, top_of_weight, of_columns, both, top, one
         )
         return to_x.to(kind), to_weight.to(kind_of_weight), None if kind_of_bias is None else to_bias.to(kind_of_bias)
 
 
 def _back(
-    above: Tensor, of_above: Tensor, x: Tensor, weight: Tensor, of_weight: Tensor, largest_of_weight: Tensor,
-    of_columns: Tensor, both: Tensor, largest: Tensor, one: Tensor,
+    above: Tensor, of_above: Tensor, x: Tensor, weight: Tensor, of_weight: Tensor, top_of_weight: Tensor,
+    of_columns: Tensor, both: Tensor, top: Tensor, one: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Gradients of x [m k], weight [n k] and bias [n]."""
-    weight, _ = turned(weight, of_weight, largest_of_weight)  # [k n]
+    weight, _ = turned(weight, of_weight, top_of_weight)  # [k n]
     to_x = _product(above, weight.t(), of_above, of_columns, _type_on(above.device))
-    above, to_bias = turned(above, both, largest, of_above)  # [n m], [n]
+    above, to_bias = turned(above, both, top, of_above)  # [n m], [n]
     assert to_bias is not None
     x, _ = turned(x)  # [k m]
-    return to_x, _product(above, x.t(), largest, one, torch.float32), to_bias
+    return to_x, _product(above, x.t(), top, one, torch.float32), to_bias
 
 
 _back_as_operator = torch.library.custom_op("qkv::float8_backward", _back, mutates_args=())
@@ -135,8 +135,8 @@ _back_as_operator = torch.library.custom_op("qkv::float8_backward", _back, mutat
 
 @_back_as_operator.register_fake
 def _(
-    above: Tensor, of_above: Tensor, x: Tensor, weight: Tensor, of_weight: Tensor, largest_of_weight: Tensor,
-    of_columns: Tensor, both: Tensor, largest: Tensor, one: Tensor,
+    above: Tensor, of_above: Tensor, x: Tensor, weight: Tensor, of_weight: Tensor, top_of_weight: Tensor,
+    of_columns: Tensor, both: Tensor, top: Tensor, one: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     to_weight = torch.empty_like(weight, dtype=torch.float32)
     return torch.empty_like(x, dtype=_type_on(x.device)), to_weight, to_weight.new_empty(len(weight))
