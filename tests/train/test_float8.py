@@ -166,6 +166,7 @@ def test_maps_of_blocks_are_taken_and_given_back() -> None:
         inside = model(ids)
         assert list(model.state_dict()) == names
         few = model(ids[:1, :9])  # 9 rows: no multiple of 16
+        assert model(ids[:0]).shape == (0, 16, 23)
     assert not torch.equal(inside, before)
     assert (inside - before).norm() < 0.2 * before.norm()
     assert torch.equal(model(ids), before)

@@ -27,6 +27,14 @@ def test_edges(largest: float) -> None:
     assert not narrow.float().isnan().any()
 
 
+def test_rows_lie_behind_each_other_whatever_was_given() -> None:
+    for x in (torch.randn(16, 32).t(), torch.randn(32, 64)[:, ::2], torch.ones(1).expand(8, 8)):
+        narrow, scales = rounded(x)
+        assert narrow.is_contiguous()
+        assert scales.is_contiguous()
+        assert torch.equal(narrow.float(), (x / scales).to(NARROW).float())
+
+
 def test_zeros_and_numbers_that_are_none() -> None:
     narrow, scales = rounded(torch.tensor([[0.0, 0.0], [1.0, torch.inf], [torch.nan, 1.0], [1.0, 2.0]]))
     assert torch.equal(narrow[0].float(), torch.zeros(2))

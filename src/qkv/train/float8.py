@@ -169,7 +169,8 @@ def _fits(weight: Tensor) -> bool:
 
 
 def _whole(x: Tensor) -> bool:
-    return x.shape[:-1].numel() % MULTIPLE == 0
+    rows = x.shape[:-1].numel()
+    return rows > 0 and rows % MULTIPLE == 0
 
 
 def _single(module: nn.Linear, wide: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:

@@ -21,12 +21,12 @@ LEAST = 2.0**-50  # the largest number of a row counts for no less: the product 
 
 
 def rounded(x: Tensor) -> tuple[Tensor, Tensor]:
-    """(x over powers of two, in 8 bits [m k]; these powers [m 1] in float32)"""
+    """(x over powers of two, in 8 bits [m k], row behind row; these powers [m 1] in float32)"""
     if runs_our_own(x):
         from qkv.train import float8_triton  # Triton comes with torch's builds for GPUs only
 
         return float8_triton.rounded(x, LEAST)
-    wide = x.detach().float()
+    wide = x.detach().contiguous().float()
     largest = wide.abs().amax(-1, keepdim=True)
     # 448 is 1.75 · 2⁸: a mantissa above 1.75 takes the next power. All of it by bits, where nothing is approximate.
     power = ((largest.clamp(min=LEAST).view(torch.int32) + 0x1FFFFF) & 0x7F800000) - (8 << 23)
