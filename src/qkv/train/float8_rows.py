@@ -3,7 +3,7 @@
 A row needs nothing but itself to be rounded, so it is one pass, and a compiler makes it part of whatever computed the
 row: a norm, an activation, its gradient. Powers of two change exponents alone. So what has been rounded once can be
 brought under one scale for a whole matrix without being rounded again, which products over rows need; only numbers
-32,000 times smaller than the largest lose bits by it. A scale for each tensor would have to be known before the first
+28,000 times smaller than the largest lose bits by it. A scale for each tensor would have to be known before the first
 number is written: by another pass, or from earlier steps, which a checkpoint would have to hold.
 
 Shapes: m rows, k their width.
@@ -48,7 +48,7 @@ def turned(
         from qkv.train import float8_triton
 
         return float8_triton.turned(narrow, factors, top, sums_by)
-    if factors is None:
+    if factors is None or top is None:
         return narrow.t().contiguous(), None
     wide = narrow.float()
     sums = None if sums_by is None else (wide * sums_by).sum(0)
