@@ -74,21 +74,24 @@ def test_rows_of_very_different_sizes() -> None:
     torch.testing.assert_close(to_weight, expected, rtol=1e-3, atol=1e-5 * float(expected.abs().max()))
 
 
+def two(x: Tensor, first: Tensor, bias: Tensor, second: Tensor) -> Tensor:
+    return float8_linear(float8_linear(x, first, bias).tanh(), second, None)
+
+
 @pytest.mark.slow
-def test_a_compiler_makes_one_graph_of_it() -> None:
+def test_a_compiler_makes_one_graph_of_several() -> None:
     """By its tracer and torch's operators; another length takes the same code."""
-    code = torch.compile(float8_linear, backend="aot_eager", dynamic=True, fullgraph=True)
+    code = torch.compile(two, backend="aot_eager", dynamic=True, fullgraph=True)
+    second = torch.randn(48, 64, requires_grad=True)
     for length in (32, 64):
-        x, weight, bias, above = inputs(m=length)
+        x, first, bias, _ = inputs(m=length)
+        given, above = (x, first, bias, second), torch.randn(2, length // 2, 48)
         with torch.compiler.set_stance("default" if length == 32 else "fail_on_recompile"):
-            found = code(x, weight, bias)
-        expected = float8_linear(x, weight, bias)
+            found = code(*given)
+        expected = two(*given)
         torch.testing.assert_close(found, expected)
-        for mine, theirs in zip(
-            torch.autograd.grad(found, (x, weight, bias), above),
-            torch.autograd.grad(expected, (x, weight, bias), above),
-            strict=True,
-        ):
+        slopes = zip(*(torch.autograd.grad(each, given, above) for each in (found, expected)), strict=True)
+        for mine, theirs in slopes:
             torch.testing.assert_close(mine, theirs)
 
 

@@ -5,7 +5,7 @@ import os
 import pytest
 import torch
 
-from qkv.train.float8_rows import LEAST, rounded, turned
+from qkv.train.float8_rows import rounded, turned
 
 pytest.importorskip("triton")
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
@@ -42,7 +42,7 @@ def test_rows_are_rounded_as_by_torch(kind, rows, width):
 
     x = (torch.randn(rows, width + 16) * 2.0 ** torch.randint(-40, 40, (rows, 1))).to(kind)[:, 16:]  # a view
     x[rows // 2 : rows // 2 + 1] = 0
-    narrow, scales = float8_triton.rounded(x.to(DEVICE), LEAST)
+    narrow, scales = float8_triton.rounded(x.to(DEVICE))
     expected, expected_scales = rounded(x)
     assert torch.equal(scales.cpu(), expected_scales)
     assert same(narrow, expected)
@@ -55,7 +55,7 @@ def test_a_number_that_is_none_is_not_passed_over(bad, place):
 
     x = torch.randn(3, 320)
     x[1, place] = bad
-    _, scales = float8_triton.rounded(x.to(DEVICE), LEAST)
+    _, scales = float8_triton.rounded(x.to(DEVICE))
     assert scales[:, 0].isfinite().tolist() == [True, False, True]
 
 
@@ -63,7 +63,7 @@ def test_columns_side_by_side_are_laid_out_anew():
     from qkv.train import float8_triton
 
     x = torch.randn(48, 16).t()
-    narrow, scales = float8_triton.rounded(x.to(DEVICE), LEAST)
+    narrow, scales = float8_triton.rounded(x.to(DEVICE))
     assert same(narrow, rounded(x)[0])
     assert torch.equal(scales.cpu(), rounded(x)[1])
 

@@ -11,7 +11,7 @@ import triton.language as tl
 
 
 @triton.jit
-def round_rows(x, narrow, scales, rows, width, stride, least, R: tl.constexpr, N: tl.constexpr):
+def round_rows(x, narrow, scales, rows, width, stride, R: tl.constexpr, N: tl.constexpr):
     """A program for R rows, read once for their largest numbers and once more, mostly from the cache, to be rounded."""
     row = tl.program_id(0).to(tl.int64) * R + tl.arange(0, R)
     there = (row < rows)[:, None]
@@ -24,9 +24,10 @@ def round_rows(x, narrow, scales, rows, width, stride, least, R: tl.constexpr, N
         # What is no number compares with nothing, and must not be passed over.
         largest = tl.where(tl.abs(part) <= largest, largest, tl.where(largest == largest, tl.abs(part), largest))
     strange = tl.max(tl.where(largest < float("inf"), 0, 1), 1) > 0
-    top = tl.maximum(tl.max(tl.where(largest < float("inf"), largest, 0.0), 1), least)
-    # 448 is 1.75 · 2⁸: a mantissa above 1.75 takes the next power.
+    top = tl.max(tl.where(largest < float("inf"), largest, 0.0), 1)
+    # 448 is 1.75 · 2⁸: a mantissa above 1.75 takes the next power. The least is 2⁻⁵⁸.
     power = ((top.to(tl.int32, bitcast=True) + 0x1FFFFF) & 0x7F800000) - (8 << 23)
+    power = tl.maximum(power, (127 - 58) << 23)
     inverse = (0x7F000000 - power).to(tl.float32, bitcast=True)
     scale = tl.where(strange, float("nan"), power.to(tl.float32, bitcast=True))
     tl.store(scales + row, scale, mask=row < rows)

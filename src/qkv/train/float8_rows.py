@@ -17,7 +17,6 @@ from torch import Tensor
 from qkv.parts.programs import runs_our_own
 
 NARROW = torch.float8_e4m3fn  # a sign, 4 bits of exponent, 3 of mantissa; at most 448
-LEAST = 2.0**-50  # the largest number of a row counts for no less: the product of two scales stays a normal number
 
 
 def rounded(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -25,11 +24,13 @@ def rounded(x: Tensor) -> tuple[Tensor, Tensor]:
     if runs_our_own(x):
         from qkv.train import float8_triton  # Triton comes with torch's builds for GPUs only
 
-        return float8_triton.rounded(x, LEAST)
+        return float8_triton.rounded(x)
     wide = x.detach().contiguous().float()
     largest = wide.abs().amax(-1, keepdim=True)
-    # 448 is 1.75 · 2⁸: a mantissa above 1.75 takes the next power. All of it by bits, where nothing is approximate.
-    power = ((largest.clamp(min=LEAST).view(torch.int32) + 0x1FFFFF) & 0x7F800000) - (8 << 23)
+    # 448 is 1.75 · 2⁸: a mantissa above 1.75 takes the next power. All of it by bits, where nothing is approximate. The
+    # least power is 2⁻⁵⁸, so that the product of two stays a normal number. (Numbers with a name would be inputs of
+    # compiled code, which torch cannot share between several of these.)
+    power = (((largest.view(torch.int32) + 0x1FFFFF) & 0x7F800000) - (8 << 23)).clamp(min=(127 - 58) << 23)
     inverse = (0x7F000000 - power).view(torch.float32)
     # A number that is not finite makes its row so: the update is skipped for it.
     scale = torch.where(largest < torch.inf, power.view(torch.float32), torch.nan)

@@ -16,7 +16,7 @@ AT_ONCE = 4096  # numbers that a program rounds in one step
 TILE = 128  # rows and columns that a program turns
 
 
-def rounded(x: Tensor, least: float) -> tuple[Tensor, Tensor]:
+def rounded(x: Tensor) -> tuple[Tensor, Tensor]:
     """As `float8_rows.rounded`."""
     x = x if x.stride(1) == 1 else x.contiguous()
     rows, width = x.shape
@@ -28,7 +28,7 @@ def rounded(x: Tensor, least: float) -> tuple[Tensor, Tensor]:
         programs.round_rows,
         (triton.cdiv(rows, together), 1),
         (x, narrow, scales),
-        (rows, width, x.stride(0), least),
+        (rows, width, x.stride(0)),
         {"R": together, "N": columns},
         num_warps=8,
     )
