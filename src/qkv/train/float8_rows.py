@@ -33,7 +33,7 @@ def rounded(x: Tensor) -> tuple[Tensor, Tensor]:
     power = (((largest.view(torch.int32) + 0x1FFFFF) & 0x7F800000) - (8 << 23)).clamp(min=(127 - 58) << 23)
     inverse = (0x7F000000 - power).view(torch.float32)
     # A number that is not finite makes its row so: the update is skipped for it.
-    scale = torch.where(largest < torch.inf, power.view(torch.float32), torch.nan)
+    scale = torch.where(largest < float("inf"), power.view(torch.float32), float("nan"))
     return (wide * inverse).to(NARROW), scale
 
 
