@@ -140,7 +140,6 @@ def rows(bench: Bench, count: int) -> Work:
         },
         agree=alike,
         least=lambda most: most.seconds(flops=flops),
-        goal="1.5× HF",
     )
 
 
@@ -178,7 +177,6 @@ def sentences(bench: Bench) -> Work:
         },
         agree=alike,
         least=lambda most: most.seconds(flops=flops),
-        goal="1.5× HF",
     )
 
 
@@ -219,7 +217,6 @@ def pictures(bench: Bench) -> Work:
         },
         agree=alike,
         least=lambda most: most.seconds(flops=flops),
-        goal="1.5× HF",
     )
 
 

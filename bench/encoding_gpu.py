@@ -81,7 +81,6 @@ def rows(bench: Bench) -> Work:
         peers={"HF": partial(theirs, compiled=False), "HF, compiled": partial(theirs, compiled=True)},
         agreement=agreement,
         least=lambda most: most.seconds(flops=flops),
-        goal="26,000",
         given={"HF": 18_985},
     )
 
@@ -139,7 +138,6 @@ def sentences(bench: Bench, named: str, published: BertSizes) -> Work:
         peers=peers,
         agreement=agreement,
         least=lambda most: most.seconds(flops=operations_of(sizes, head, lengths)),
-        goal="2.5× the peer",
         calls=3,
         warm=1,
     )

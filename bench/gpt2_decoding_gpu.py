@@ -64,7 +64,7 @@ class Writers:
         return [torch.randint(1, self.ours.vocabulary, (each,), generator=generator).tolist() for each in lengths]
 
 
-def one_text(bench: Bench, size: str, named: str, goal: str, given: dict[str, float]) -> Work:
+def one_text(bench: Bench, size: str, named: str, given: dict[str, float]) -> Work:
     prompt, new = bench.pick((PROMPT, NEW), (8, 12))
     writers = Writers(bench, size)
     (ids,) = prompts = writers.some_prompts([prompt])
@@ -104,7 +104,6 @@ def one_text(bench: Bench, size: str, named: str, goal: str, given: dict[str, fl
         peers={"plain torch, CUDA graph": by_hand, "HF, static cache": static},
         agreement=agreement,
         least=lambda most: most.seconds(bytes=2 * parameters_of(writers.ours) * new),
-        goal=goal,
         given=given,
         calls=3,
         warm=2,
@@ -136,20 +135,19 @@ def many_texts(bench: Bench) -> Work:
         ours={"qkv": ours, "qkv, all rows together": partial(ours, rows=rows)},
         peers={"HF, padded": theirs},
         agreement=agreement,
-        goal="8× HF",
         calls=1,
         warm=1,
     )
 
 
-def _one(size: str, named: str, goal: str, graph: float, static: float) -> Any:
+def _one(size: str, named: str, graph: float, static: float) -> Any:
     given = {"plain torch, CUDA graph": graph, "HF, static cache": static}
-    return partial(one_text, size=size, named=named, goal=goal, given=given)
+    return partial(one_text, size=size, named=named, given=given)
 
 
 WORKS = {
-    "base": _one("base", "GPT-2 124M", "4,000", graph=2043, static=602),
-    "xl": _one("xl", "GPT-2 XL", "1,000", graph=393, static=247),
+    "base": _one("base", "GPT-2 124M", graph=2043, static=602),
+    "xl": _one("xl", "GPT-2 XL", graph=393, static=247),
     "xl-64": many_texts,
 }
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import platform
+import re
 import statistics
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -49,6 +51,49 @@ def milliseconds(
         after.record()
     torch.cuda.synchronize()
     return statistics.median(before.elapsed_time(after) for before, after in events)
+
+
+# What a program on the GPU is for, by its name; the first that fits.
+KINDS = {
+    "matrix products": r"nvjet|gemm|cutlass|splitk|cublas|norm_map|map_add|product|scaled_mm",
+    "attention": r"flash|sdpa|fmha|attend",
+    "loss": r"entropy|nll|log_softmax",
+    "norms": r"norm",
+    "activations": r"gelu|silu|relu|activate",
+    "optimizer": r"adam|multi_tensor|foreach|muon|lion",
+    "copies": r"copy|memcpy|memset|cat|gather|fill",
+}
+
+
+def where_time_goes(call: Callable[[], object]) -> str:
+    """Of one call: the share of its time that each kind of program runs on the GPU, and that none runs."""
+    from torch.profiler import ProfilerActivity, profile
+
+    call()
+    torch.cuda.synchronize()
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    with profile(activities=[ProfilerActivity.CUDA, ProfilerActivity.CPU]) as watched:
+        start.record()
+        call()
+        end.record()
+        torch.cuda.synchronize()
+    of_programs = [
+        (event.key, event.self_device_time_total / 1e3)
+        for event in watched.key_averages()
+        if event.device_type == torch.autograd.DeviceType.CUDA
+    ]
+    return shares_of_kinds(of_programs, start.elapsed_time(end))
+
+
+def shares_of_kinds(programs: Iterable[tuple[str, float]], whole: float) -> str:
+    """Of programs and their milliseconds, in a call that takes `whole`."""
+    spent: Counter[str] = Counter()
+    for name, time in programs:
+        kinds = (kind for kind, fits in KINDS.items() if re.search(fits, name, re.IGNORECASE))
+        spent[next(kinds, "others")] += time  # type: ignore[assignment]
+    idle = max(0.0, whole - spent.total())
+    told = [f"{kind} {time / whole:.0%}" for kind, time in [*spent.most_common(), ("none", idle)] if time > whole / 200]
+    return ", ".join(told)
 
 
 def machine() -> dict[str, Any]:

@@ -89,7 +89,7 @@ class Logits(nn.Module):
         return logits
 
 
-def inference(bench: Bench, size: str, goal: str, given: dict[str, float]) -> Work:
+def inference(bench: Bench, size: str, given: dict[str, float]) -> Work:
     pair = Pair(bench, size)
     pictures = pair.pictures.to(NARROW)
 
@@ -121,12 +121,11 @@ def inference(bench: Bench, size: str, goal: str, given: dict[str, float]) -> Wo
         peers=pair.named(peers, given),
         agreement=pair.agreement,
         least=lambda most: most.seconds(flops=pair.flops),
-        goal=goal,
         given=given,
     )
 
 
-def training(bench: Bench, goal: str, given: dict[str, float]) -> Work:
+def training(bench: Bench, given: dict[str, float]) -> Work:
     pair = Pair(bench, "base-16")
     device = bench.device
     labels = torch.randint(0, len(pair.head.labels), (pair.rows,), device=device)
@@ -164,15 +163,14 @@ def training(bench: Bench, goal: str, given: dict[str, float]) -> Work:
         peers=pair.named({f"{pair.called}, compiled": peer}, given),
         agreement=pair.agreement,
         least=lambda most: most.seconds(flops=3 * pair.flops),
-        goal=goal,
         given=given,
     )
 
 
 WORKS = {
-    "base": partial(inference, size="base-16", goal="15,700", given={"timm, max-autotune": 11_872}),
-    "large": partial(inference, size="large-16", goal="4,800", given={"timm, compiled": 3_838}),
-    "training": partial(training, goal="4,800", given={"timm, compiled": 3_724}),
+    "base": partial(inference, size="base-16", given={"timm, max-autotune": 11_872}),
+    "large": partial(inference, size="large-16", given={"timm, compiled": 3_838}),
+    "training": partial(training, given={"timm, compiled": 3_724}),
 }
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ from typing import Any
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")  # some machines announce AMX and forbid it
 
 import torch
-from gpu import RESULTS, Limits, limits, machine, milliseconds, report
+from gpu import RESULTS, Limits, limits, machine, milliseconds, report, where_time_goes
 
 Call = Callable[[], object]
 Make = Callable[[ExitStack], Call]  # gets ready what is timed; what must be undone afterwards goes on the stack
@@ -75,7 +75,6 @@ class Work:
     peers: Mapping[str, Make]
     agreement: Callable[[], str]  # checks that answers are equal, before anything is timed; how nearly
     least: Callable[[Limits], float] | None = None  # seconds of a call at the machine's limits
-    goal: str = ""
     given: Mapping[str, float] = field(default_factory=dict)  # figures of peers, measured elsewhere on an H200
     calls: int = 5  # at least so many are timed
     warm: int = 3  # and so many go before
@@ -90,11 +89,15 @@ def compete(work: Work, bench: Bench, until: float) -> dict[str, Any]:
     agreed = work.agreement()
     makers = {**work.ours, **work.peers}
     found: dict[str, float] = {}
+    profiles: dict[str, str] = {}
     for number, (name, make) in enumerate(makers.items()):
         left = until - time.monotonic() - SPARE * (len(makers) - number - 1)
         try:
-            found[name] = work.amount / measured(make, work, bench, left)
+            seconds, profile = measured(make, work, bench, left, profiled=name in work.ours)
+            found[name] = work.amount / seconds
             row[name] = rounded(found[name])
+            if profile:
+                profiles[name] = profile
         except Exception as error:  # torch wraps what stops its compiler in an error of its own
             reason = "no time left" if isinstance(_cause(error), TimeoutError) else _told(error)
             row[name] = f"{'not here' if isinstance(error, Missing) else 'failed'}: {reason}"
@@ -110,18 +113,21 @@ def compete(work: Work, bench: Bench, until: float) -> dict[str, Any]:
         row["limit"] = rounded(work.amount / work.least(limits()))
         if ours:
             row["of the limit"] = f"{max(ours) / (work.amount / work.least(limits())):.0%}"
-    return row | {"goal": work.goal, "agreement": agreed}
+    if profiles:
+        row["where our time goes"] = profiles[max(profiles, key=lambda name: found[name])]
+    return row | {"agreement": agreed}
 
 
-def measured(make: Make, work: Work, bench: Bench, seconds: float) -> float:
-    """Seconds of a call, the median."""
+def measured(make: Make, work: Work, bench: Bench, seconds: float, profiled: bool = False) -> tuple[float, str]:
+    """Seconds of a call, the median; on a GPU, if that is asked for, what they are spent on."""
     with out_of_patience(seconds), ExitStack() as stack:
         call = make(stack)
         if bench.device.type == "cuda":
-            return milliseconds(call, at_least=work.calls, at_most=max(20, work.calls), warm=work.warm) / 1e3
+            spent = milliseconds(call, at_least=work.calls, at_most=max(20, work.calls), warm=work.warm) / 1e3
+            return spent, where_time_goes(call) if profiled else ""
         before = time.perf_counter()
         call()
-        return time.perf_counter() - before
+        return time.perf_counter() - before, ""
 
 
 @contextmanager

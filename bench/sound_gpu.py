@@ -83,7 +83,6 @@ def speech(bench: Bench) -> Work:
         seconds=seconds,
         title=f"wav2vec2-base, {bench.pick(ROWS, 2)} sounds of {seconds} s",
         unit="s of sound/s",
-        goal="1.5× HF",
         given={"HF": 8_845},
     )
 
@@ -99,7 +98,6 @@ def clips(bench: Bench) -> Work:
         shape=(sizes.frames, sizes.bands),
         title=f"AST, {bench.pick(ROWS, 2)} clips",
         unit="clips/s",
-        goal="1.4× HF",
         given={"HF": 1_430},
     )
 

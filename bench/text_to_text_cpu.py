@@ -175,7 +175,7 @@ def convert(reference: Any, folder: Any, pair: Pair) -> None:
     spec.save(str(folder))
 
 
-def decoding(bench: Bench, make: Callable[[Bench], Pair], lengths: list[tuple[int, int]], what: str, goal: str) -> Work:
+def decoding(bench: Bench, make: Callable[[Bench], Pair], lengths: list[tuple[int, int]], what: str) -> Work:
     pair = make(bench)
     lengths = bench.pick(lengths, [(5, 6), (3, 4)])
     sources = [torch.randint(3, pair.model.target_vocabulary - 1, (source,)).tolist() for source, _ in lengths]
@@ -203,7 +203,6 @@ def decoding(bench: Bench, make: Callable[[Bench], Pair], lengths: list[tuple[in
         agree=partial(same, new=new, beams=pair.beams),
         least=lambda most: pair.least(sources, new, most),
         narrow=frozenset({"qkv, 8 bits", "CTranslate2, 8 bits"}),
-        goal=goal,
     )
 
 
@@ -217,7 +216,7 @@ def same(ours: Ids, theirs: Ids, new: list[int], beams: int) -> str:
 
 ONE, EIGHT = [(SOURCE, NEW)], [(SOURCE, NEW)] * 8
 WORKS = {
-    f"{name}-{number}": partial(decoding, make=make, lengths=lengths, what=what, goal="3× HF, 1 / 1.3 of CTranslate2")
+    f"{name}-{number}": partial(decoding, make=make, lengths=lengths, what=what)
     for name, make, times in (("t5", Pair.t5, 2), ("marian", Pair.marian, 1))
     for number, lengths, what in (
         ("one", ONE, "a source of {} tokens, {} written"),

@@ -71,7 +71,6 @@ class Work:
     agree: Callable[[Any, Any], str]  # of ours and another's answer how nearly they are equal; else `Disagreement`
     least: Callable[[Most], float]  # seconds of a call at the machine's limits
     narrow: frozenset[str] = field(default_factory=frozenset)  # ways in fewer bits: compared with no one
-    goal: str = ""
 
 
 Works = Mapping[str, Callable[[Bench], Work]]
@@ -116,7 +115,6 @@ def compete(work: Work, seconds: float) -> dict[str, Any]:
         "of the limit": f"{speed['qkv'] / limit:.0%}",
         "HF, of the limit": f"{speed['HF'] / limit:.0%}",
         "limit": f"{rounded(limit)} at {most.flops / 1e9:.0f} GFLOP/s, {most.bytes / 1e9:.1f} GB/s",
-        "goal": work.goal,
         "agreement": agreed,
         "turns": len(times["qkv"]),
     }

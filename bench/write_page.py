@@ -7,6 +7,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from goals import beside_goals
+
 from qkv.look.axes import Axis, Logarithmic
 from qkv.look.curves import Curve, curve_png
 
@@ -136,6 +138,12 @@ TITLES = {
         "torch's grouped kernel computes no row too many, whatever the spread; blocks are for every other device and "
         "kind of number; dense is one matrix for all rows.",
     ),
+    "time_to_quality_gpu": (
+        "Time to a quality on a GPU",
+        "GPT-2 124M on real text, each token read once: a recipe as nanoGPT has it, and ours (Muon, a rate that stays "
+        "and then falls), on the same tokens in the same order. What counts is when ours has the loss that the other "
+        "ends with.",
+    ),
     "train_step_vs_marian": (
         "A training step on a CPU",
         "Forward, backward and AdamW with the same loss. Nearly all of it is matrix products in the same library on "
@@ -164,8 +172,23 @@ def pictures(rows: list[dict[str, Any]], axes: dict[str, str]) -> str:
     return "\n\n".join(named)
 
 
+def picture_of_runs(name: str, rows: list[dict[str, Any]]) -> str:
+    """Losses by seconds, whose histories leave the rows for it."""
+    drawn = []
+    for row in rows:
+        history = row.pop("history")
+        seconds, losses = ([each[what] for each in history] for what in ("seconds", "loss"))
+        drawn.append(Curve(f"{row['recipe']}, seed {row['seed']}", seconds, losses))
+    file = Path(PAGE.stem) / f"{name}.png"
+    (PAGE.parent / file).parent.mkdir(exist_ok=True)
+    curve_png(drawn, PAGE.parent / file, Axis("seconds of training"), Axis("validation loss, nats", Logarithmic()))
+    return f"![losses by seconds]({file.as_posix()})"
+
+
 def section(name: str, title: str, text: str) -> str:
     result = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+    if "history" in result["rows"][0]:
+        text += f"\n\n{picture_of_runs(name, result['rows'])}"
     if axes := result.pop("axes", None):
         text += f"\n\n{pictures(result['rows'], axes)}"
     remarks = {**result.pop("machine"), **{key: value for key, value in result.items() if key != "rows"}}
@@ -181,7 +204,13 @@ def main() -> None:
         "nothing else is said, measured in the same run, on a CPU in turns; figures are medians. Compare ratios, not "
         "machines.\n\n"
     )
-    PAGE.write_text(head + "\n".join(sections), encoding="utf-8")
+    every = {file.stem: json.loads(file.read_text(encoding="utf-8")) for file in sorted(RESULTS.glob("*.json"))}
+    rows = beside_goals({name: result["rows"] for name, result in every.items() if name in TITLES})
+    aims = (
+        "## What was aimed at\n\nFigures are in the unit of their section below, where its limit, its peers and what "
+        f"our time goes to stand beside them.\n\n{table(rows)}\n\n"
+    )
+    PAGE.write_text(head + aims + "\n".join(sections), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -77,6 +77,27 @@ def test_results_have_words_on_the_page(bench: Any) -> None:
     assert {name for name in titles if not (BENCH / f"{name}.py").exists()} == set()
 
 
+def test_goals_are_held_beside_what_was_measured(bench: Any) -> None:
+    rows = [
+        {"work": "GPT-2 124M, training step, 32 rows", "qkv": 610_000, "qkv, compiled": "failed: x", "HF": 700_000},
+        {"work": "GPT-2 124M, training step in 8 bits, 32 rows", "qkv": 650_000},
+    ]
+    starting = [{"case": "BERT fills a gap", "times quicker": 2.8}, {"case": "torch alone"}]
+    found = bench("goals").beside_goals({"gpt2_training_gpu": rows, "starting": starting})
+    assert [(row["goal"], row["measured"], row["reached"]) for row in found] == [
+        ("600,000", "610,000", "yes"),
+        ("700,000", "650,000", "no"),
+        ("3 times quicker", "2.8", "no"),
+    ]
+
+
+def test_what_a_call_is_spent_on(bench: Any) -> None:
+    programs = [("nvjet_sm90_tst_192x192", 5.0), ("norm_map", 1.0), ("triton_per_fused_native_layer_norm", 1.0),
+                ("void pytorch_flash::flash_fwd_kernel", 2.0), ("something", 0.001)]  # fmt: skip
+    told = bench("gpu").shares_of_kinds(programs, 10.0)
+    assert told == "matrix products 60%, attention 20%, norms 10%, none 10%"
+
+
 def row_of(bench: Any, **changes: Any) -> dict[str, Any]:
     """The row of a work of no time, done by us and by three peers: one quick, one missing, one broken."""
     peers = bench("peers")

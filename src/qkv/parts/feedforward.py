@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from qkv.errors import QkvError, nearest_or_all
+from qkv.parts import activated_map
 from qkv.parts.context import Context
 from qkv.parts.linear import JoinedLinear
 from qkv.parts.precision import widened
@@ -59,6 +60,15 @@ def find_activation(name: str) -> Activation:
     return ACTIVATIONS[name]
 
 
+# What `activation_programs` knows.
+_IN_PROGRAMS = {ACTIVATIONS[name]: name for name in ("relu", "silu", "gelu", "gelu_tanh", "gelu_quick")}
+
+
+def programmed_name(activation: Activation) -> str | None:
+    """How programs of our own call it, where they know it."""
+    return _IN_PROGRAMS.get(activation)
+
+
 class MLP(nn.Module):
     """activation(x W₁ + b₁) W₂ + b₂ [vaswani2017 eq.2]; `dropout` falls on the hidden units."""
 
@@ -73,7 +83,18 @@ class MLP(nn.Module):
         nn.init.xavier_uniform_(self.outer.weight)
 
     def forward(self, x: Tensor, ctx: Context | None = None) -> Tensor:
-        return self.outer(self.dropout(self.activation(self.inner(x))))
+        dropping = self.training and self.dropout.p > 0
+        if not dropping and activated_map.fits_trained(x, self.inner, self.outer):
+            name = programmed_name(self.activation)
+            if name is not None:
+                return activated_map.feed_forward(x, self.inner, self.outer, name)
+        return self.outer(self.dropout(self.hidden(x)))
+
+    def hidden(self, x: Tensor) -> Tensor:
+        """activation(x W₁ + b₁)"""
+        if activated_map.fits(x, self.inner) and (name := programmed_name(self.activation)) is not None:
+            return activated_map.activated_map(x, self.inner, name)
+        return self.activation(self.inner(x))
 
 
 class ChunkedMLP(MLP):

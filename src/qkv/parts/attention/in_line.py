@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import groupby
 from typing import Literal
 
@@ -44,7 +45,7 @@ class InLine(Tokens):
             positions=positions[None].to(device),
         )
 
-    @property
+    @cached_property
     def end(self) -> int:
         """No position is as large as this number: a document's tokens are counted from its own beginning."""
         return max(self.lengths)

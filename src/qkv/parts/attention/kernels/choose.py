@@ -15,6 +15,7 @@ from qkv.parts.attention.kernels.exact import exact
 from qkv.parts.attention.kernels.flash import flash
 from qkv.parts.attention.kernels.fused import fused
 from qkv.parts.attention.kernels.in_line import in_line
+from qkv.parts.attention.kernels.short import short, suits_short
 from qkv.parts.attention.visibility import Mask
 
 SHORT = 512  # keys up to which scores held in memory cost less than learning a bias without them
@@ -44,8 +45,8 @@ def choose_kernel(
 ) -> Kernel:
     """exact where weights are recorded; flash for long masked rows on a GPU; fused for all else.
 
-    Documents that stand in line have a kernel of their own. fused are the vendors' kernels, which are faster where
-    nothing is to be skipped and take a mask as a whole table.
+    Documents that stand in line have a kernel of their own, and so have short rows of which nothing is learned. fused
+    are the vendors' kernels, which are faster where nothing is to be skipped and take a mask as a whole table.
     None of them is good at learning a bias: its gradient is as large as all scores together, so on short rows, where
     scores fit into memory, exact costs less if a compiler makes one pass of all that lies between its two products.
     Where answers have to repeat bit for bit (`torch.use_deterministic_algorithms`) only those are taken that do.
@@ -55,6 +56,8 @@ def choose_kernel(
     repeats = torch.are_deterministic_algorithms_enabled()
     if seen_in_line(mask) and bias is None and not dropout and not (repeats and q.requires_grad):
         return in_line
+    if bias is None and not dropout and suits_short(q, k, mask):
+        return short
     learns_bias = bias is not None and bias.requires_grad
     scores = math.prod(q.shape[:3]) * k.shape[2]
     if learns_bias and q.is_cuda and k.shape[2] >= BIAS_IN_TILES and scores >= MANY and _is_band(mask):

@@ -15,9 +15,13 @@ from qkv.parts.attention.in_line import InLine, seen_in_line
 from qkv.parts.attention.kernels.fused import fused
 from qkv.parts.attention.kernels.refusals import refuse_dropout, refuse_recording
 from qkv.parts.attention.visibility import Causal, Everything, Mask, Tokens
+from qkv.parts.programs import runs_our_own
 from qkv.parts.uncompiled import uncompiled
 
 WIDEST = 256  # head that FlashAttention takes
+SHORT_WIDEST = 128  # head that the programs for short documents take
+SHORT = 256  # tokens of the longest document up to which they are faster, since FlashAttention takes 128 at a time
+ENOUGH = 1 << 13  # tokens from which on a GPU takes longer than the host that launches a program
 
 
 @uncompiled  # lengths are values of Python, and would each be compiled for
@@ -32,7 +36,8 @@ def in_line(
     dropout: float = 0.0,
     record: Callable[[Tensor], None] | None = None,
 ) -> Tensor:
-    """Same meaning as `exact`. On a GPU in half precision FlashAttention reads all documents in one call.
+    """Same meaning as `exact`. On a GPU in half precision all documents are read in one call, by FlashAttention or,
+    where they are short and nothing is learned, by programs of our own.
 
     Elsewhere neighbours of one length are a batch of `fused`: few calls where documents are sorted by their length.
     """
@@ -44,12 +49,27 @@ def in_line(
     mask.must_fit(q, k)
     assert isinstance(mask.query, InLine)
     if q.is_cuda and q.dtype in (torch.float16, torch.bfloat16) and _fits(q, v):
+        if _are_short(q, mask.query):
+            return _by_programs(q, k, v, mask.query, seen == "causal", scale)
         return _by_flash_attention(q, k, v, mask.query, seen == "causal", scale)
     return _by_runs(q, k, v, mask.query, seen == "causal", scale)
 
 
 def _fits(q: Tensor, v: Tensor) -> bool:
     return q.shape[-1] == v.shape[-1] <= WIDEST and q.shape[-1] % 8 == 0
+
+
+def _are_short(q: Tensor, line: InLine) -> bool:
+    small = q.shape[-1] <= SHORT_WIDEST and line.end <= SHORT
+    return small and line.size >= ENOUGH and not torch.is_grad_enabled() and runs_our_own(q)
+
+
+def _by_programs(q: Tensor, k: Tensor, v: Tensor, line: InLine, causal: bool, scale: float | None) -> Tensor:
+    from qkv.parts.attention.kernels import short_triton  # Triton comes with torch's builds for GPUs only
+
+    assert line.documents is not None
+    assert line.bounds is not None
+    return short_triton.attend_in_line(q, k, v, line.documents, line.bounds, causal=causal, scale=scale)
 
 
 def _by_flash_attention(q: Tensor, k: Tensor, v: Tensor, line: InLine, causal: bool, scale: float | None) -> Tensor:

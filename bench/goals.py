@@ -1,0 +1,89 @@
+"""What was aimed at, beside what was measured: one table over all results."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+Rows = list[dict[str, Any]]
+OURS = "qkv"  # what our columns begin with
+BEST = "times the best peer"
+
+
+@dataclass(frozen=True)
+class Goal:
+    """At least so much in a column of the rows whose first column begins so; without a column, of our own figures."""
+
+    results: str
+    begins: str
+    least: float
+    column: str | None = None
+
+    def told(self) -> str:
+        if self.column is None:
+            return f"{self.least:,g}"
+        return f"{self.least:g} {self.column}"
+
+
+GOALS = (
+    Goal("gpt2_training_gpu", "GPT-2 124M, training step", 600_000),
+    Goal("gpt2_training_gpu", "GPT-2 124M, training step in 8 bits", 700_000),
+    Goal("gpt2_decoding_gpu", "GPT-2 XL, one text", 1_000),
+    Goal("gpt2_decoding_gpu", "GPT-2 124M, one text", 4_000),
+    Goal("gpt2_decoding_gpu", "GPT-2 XL, 64 texts", 8, BEST),
+    Goal("t5_decoding_gpu", "T5-base, greedy", 10, BEST),
+    Goal("t5_decoding_gpu", "T5-base, 4 beams", 8, BEST),
+    Goal("images_gpu", "ViT base-16, inference", 15_700),
+    Goal("images_gpu", "ViT large-16, inference", 4_800),
+    Goal("images_gpu", "ViT base-16, training", 4_800),
+    Goal("encoding_gpu", "BERT-base, 256 rows", 26_000),
+    Goal("encoding_gpu", "MiniLM", 2.5, BEST),
+    Goal("encoding_gpu", "BERT-base, 4,096 sentences", 2.5, BEST),
+    Goal("sound_gpu", "wav2vec2-base", 1.5, BEST),
+    Goal("sound_gpu", "AST", 1.4, BEST),
+    Goal("gpt2_decoding", "qkv, float32", 2, "times HF"),
+    Goal("gpt2_decoding", "qkv, bfloat16", 2, "times HF"),
+    Goal("gpt2_decoding", "qkv, int8", 1, "times CTranslate2"),
+    Goal("gpt2_decoding", "qkv, int8", 1, "times llama.cpp"),
+    Goal("encoders_cpu", "BERT-base", 1.5, "times HF"),
+    Goal("encoders_cpu", "ViT-B/16", 1.5, "times HF"),
+    Goal("text_to_text_cpu", "T5-small", 3, "times HF"),
+    Goal("text_to_text_cpu", "T5-small", round(1 / 1.3, 2), "times CTranslate2"),
+    Goal("text_to_text_cpu", "Marian", 3, "times HF"),
+    Goal("text_to_text_cpu", "Marian", round(1 / 1.3, 2), "times CTranslate2"),
+    Goal("starting", "import qkv", 3, "times quicker"),
+    Goal("starting", "GPT-2 writes", 3, "times quicker"),
+    Goal("starting", "BERT fills", 3, "times quicker"),
+    Goal("starting", "BERT classifies", 3, "times quicker"),
+)
+
+
+def beside_goals(results: Mapping[str, Rows]) -> Rows:
+    """A row for each goal and each measured row that it speaks of."""
+    return [line for goal in GOALS for line in _lines(goal, results.get(goal.results, []))]
+
+
+def _lines(goal: Goal, rows: Rows) -> Iterator[dict[str, Any]]:
+    for row in rows:
+        name = str(next(iter(row.values())))
+        if not name.startswith(goal.begins) or _meant_by_another(goal, name):
+            continue
+        figure = row.get(goal.column) if goal.column else best_of_ours(row)
+        told = "not measured" if not isinstance(figure, int | float) else f"{figure:,g}"
+        met = isinstance(figure, int | float) and figure >= goal.least
+        yield {"work": name, "goal": goal.told(), "measured": told, "reached": "yes" if met else "no"}
+
+
+def _meant_by_another(goal: Goal, name: str) -> bool:
+    """Whether a goal that says more of the name speaks of it."""
+    return any(
+        name.startswith(other.begins) and len(other.begins) > len(goal.begins)
+        for other in GOALS
+        if other.results == goal.results
+    )
+
+
+def best_of_ours(row: Mapping[str, Any]) -> float | None:
+    found = [each for name, each in row.items() if name.startswith(OURS) and isinstance(each, int | float)]
+    return max(found, default=None)

@@ -1,0 +1,66 @@
+"""Attention of short rows, read and not learned: no tile is half empty. [dao2022 §3.1]
+
+What it saves is tiles: the vendors' kernels take 128 queries and 128 keys at a time, so that a picture of 197 patches
+costs them as much as 256.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from qkv.parts.attention.kernels.fused import fused
+from qkv.parts.attention.kernels.refusals import refuse_recording
+from qkv.parts.attention.visibility import Mask, NotPadding
+from qkv.parts.programs import runs_our_own
+
+# Keys whose scores stay in registers: 64 queries see them all at once.
+MOST = 272
+MOST_PADDED = 224  # beside what tells that some of them are padding
+MOST_WIDE = 128  # of heads of other widths than these, up to the widest
+WIDTHS, WIDEST = (16, 32, 64), 128
+ENOUGH = 1 << 23  # scores from which on a GPU takes longer than the host that launches a program
+
+
+def short(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Mask | None = None,
+    bias: Tensor | None = None,
+    *,
+    scale: float | None = None,
+    dropout: float = 0.0,
+    record: Callable[[Tensor], None] | None = None,
+) -> Tensor:
+    """Same meaning as `exact`. What the programs are not made for, `fused` computes."""
+    refuse_recording("short", record)
+    alike = v.dtype == q.dtype and v.shape[3] == q.shape[3]
+    if bias is not None or dropout or not alike or not suits_short(q, k, mask):
+        return fused(q, k, v, mask, bias, scale=scale, dropout=dropout)
+    if mask is not None:
+        mask.must_fit(q, k)
+    from qkv.parts.attention.kernels import short_triton  # Triton comes with torch's builds for GPUs only
+
+    causal = mask is not None and mask.flag == "causal"
+    return short_triton.attend_rows(q, k, v, _padding(mask), causal=causal, scale=scale)
+
+
+def suits_short(q: Tensor, k: Tensor, mask: Mask | None) -> bool:
+    """Whether programs take these, and pay. Only padding or the future may be hidden, and nothing is learned."""
+    if torch.is_grad_enabled() or not runs_our_own(q) or q.dtype not in (torch.float16, torch.bfloat16):
+        return False
+    (b, h, queries, width), keys = q.shape, k.shape[2]
+    if k.dtype != q.dtype or width > WIDEST or b * h * queries * keys < ENOUGH:
+        return False
+    padded = _padding(mask) is not None
+    if mask is not None and mask.flag is None and not padded:
+        return False
+    return keys <= (MOST_WIDE if width not in WIDTHS else MOST_PADDED if padded else MOST)
+
+
+def _padding(mask: Mask | None) -> Tensor | None:
+    """Numbers of the keys' documents where those of 0 are seen by no one, and all others by all. [b k]"""
+    return mask.key.documents if mask is not None and isinstance(mask.rule, NotPadding) else None
