@@ -98,7 +98,7 @@ class _Linear(torch.autograd.Function):
         ctx.save_for_backward(narrow_x, of_x, narrow_weight, of_weight)
         ctx.types = x.dtype, weight.dtype, None if bias is None else bias.dtype
         y = _product(narrow_x, narrow_weight.t(), of_x, of_weight.t(), _type_on(x.device), bias, quick=True)
-        return y.to(x.dtype)
+        return _of_type(y, x.dtype)
 
     @staticmethod
     @once_differentiable
@@ -147,6 +147,14 @@ def _type_on(device: torch.device) -> torch.dtype:
     return torch.bfloat16 if device.type == "cuda" else torch.float32
 
 
+def _of_type(x: Tensor, kind: torch.dtype) -> Tensor:
+    """As `x.to(kind)`, which names x anew even if it leaves it as it is.
+
+    A function may not return what has two names: compiled by torch 2.11 it gets zeros for a gradient (pytorch/180642).
+    """
+    return x if x.dtype is kind else x.to(kind)
+
+
 def _product(
     a: Tensor, b: Tensor, of_a: Tensor, of_b: Tensor, kind: torch.dtype, bias: Tensor | None = None, quick: bool = False
 ) -> Tensor:
@@ -156,7 +164,7 @@ def _product(
     """
     if not a.is_cuda:  # no fast product there: the same numbers in wide ones
         wide = a.float() @ b.float() * (of_a * of_b)
-        return (wide if bias is None else wide + bias).to(kind)
+        return _of_type(wide if bias is None else wide + bias, kind)
     bias = None if bias is None else bias.to(kind)
     product: Tensor = torch._scaled_mm(
         a, b, scale_a=of_a, scale_b=of_b, bias=bias, out_dtype=kind, use_fast_accum=quick
