@@ -44,23 +44,30 @@ def turn(
     rows, width,
     FOLDED: tl.constexpr, SUMMED: tl.constexpr, R: tl.constexpr, N: tl.constexpr,
 ):  # fmt: skip
-    """A program for a tile of R rows and N columns, which it writes with the numbers of a column side by side.
+    """A program for a tile of 4 R rows and N columns, which it writes with the numbers of a column side by side.
 
-    FOLDED: each row times its factor over the largest, which is a power of two. SUMMED: sums [rows/R width] over the
+    Four rows are laid into one number of 32 bits, so that a quarter as many change places between threads.
+    FOLDED: each row times its factor over the largest, which is a power of two. SUMMED: sums [rows/4R width] over the
     rows of the tile, each times its scale.
     """
     tile = tl.program_id(0)
-    row = tile.to(tl.int64) * R + tl.arange(0, R)
+    four = tile.to(tl.int64) * R + tl.arange(0, R)
     column = tl.program_id(1) * N + tl.arange(0, N)
-    inside = (row < rows)[:, None] & (column < width)[None, :]
-    x = tl.load(narrow + row[:, None] * width + column[None, :], mask=inside, other=0)
-    if FOLDED:
-        wide = x.to(tl.float8e4nv, bitcast=True).to(tl.float32)
-        if SUMMED:
-            scale = tl.load(scales + row, mask=row < rows, other=0.0)
-            total = tl.sum(wide * scale[:, None], 0)
-            tl.store(sums + tile.to(tl.int64) * width + column, total, mask=column < width)
-        factor = tl.load(factors + row, mask=row < rows, other=0.0) / tl.load(top)
-        x = (wide * factor[:, None]).to(tl.float8e4nv).to(tl.int8, bitcast=True)
-    place = turned + column.to(tl.int64)[:, None] * rows + row[None, :]
-    tl.store(place, tl.trans(x), mask=(column < width)[:, None] & (row < rows)[None, :])
+    inside = (four < rows // 4)[:, None] & (column < width)[None, :]
+    narrow += four[:, None] * 4 * width + column[None, :]
+    total = tl.zeros([R, N], tl.float32)
+    together = tl.zeros([R, N], tl.int32)
+    for i in tl.static_range(4):
+        x = tl.load(narrow + i * width, mask=inside, other=0)
+        if FOLDED:
+            wide = x.to(tl.float8e4nv, bitcast=True).to(tl.float32)
+            if SUMMED:
+                scale = tl.load(scales + four * 4 + i, mask=four < rows // 4, other=0.0)
+                total += wide * scale[:, None]
+            factor = tl.load(factors + four * 4 + i, mask=four < rows // 4, other=0.0) / tl.load(top)
+            x = (wide * factor[:, None]).to(tl.float8e4nv).to(tl.int8, bitcast=True)
+        together |= x.to(tl.uint8, bitcast=True).to(tl.int32) << (8 * i)
+    place = turned + column.to(tl.int64)[:, None] * (rows // 4) + four[None, :]
+    tl.store(place, tl.trans(together), mask=(column < width)[:, None] & (four < rows // 4)[None, :])
+    if SUMMED:
+        tl.store(sums + tile.to(tl.int64) * width + column, tl.sum(total, 0), mask=column < width)

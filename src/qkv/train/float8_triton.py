@@ -13,7 +13,7 @@ from qkv.parts.attention.kernels.launch_triton import launch
 from qkv.train import float8_programs as programs
 
 AT_ONCE = 4096  # numbers that a program rounds in one step
-TILE = 128  # rows and columns that a program turns
+TILE, WARPS = 128, 8  # rows and columns that a program turns, and its threads by 32
 
 
 def rounded(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -38,7 +38,10 @@ def rounded(x: Tensor) -> tuple[Tensor, Tensor]:
 def turned(
     narrow: Tensor, factors: Tensor | None, top: Tensor | None, sums_by: Tensor | None
 ) -> tuple[Tensor, Tensor | None]:
-    """As `float8_rows.turned`. Sums of tiles are added in their order, so that they come out the same each time."""
+    """As `float8_rows.turned`, for rows that are a multiple of 4.
+
+    Sums of tiles are added in their order, so that they come out the same each time.
+    """
     rows, width = narrow.shape
     tiles = triton.cdiv(rows, TILE)
     made = torch.empty(width, rows, dtype=narrow.dtype, device=narrow.device)
@@ -48,9 +51,9 @@ def turned(
     launch(
         programs.turn,
         (tiles, triton.cdiv(width, TILE)),
-        (plain, made.view(torch.int8), *given),
+        (plain, made.view(torch.int32), *given),
         (rows, width),
-        {"FOLDED": factors is not None, "SUMMED": sums is not None, "R": TILE, "N": TILE},
-        num_warps=8,
+        {"FOLDED": factors is not None, "SUMMED": sums is not None, "R": TILE // 4, "N": TILE},
+        num_warps=WARPS,
     )
     return made, None if sums is None else sums.sum(0)
