@@ -15,7 +15,7 @@ from torch.autograd.function import once_differentiable
 from qkv.parts.precision import narrow_type
 from qkv.parts.programs import runs_our_own
 
-LEAST = 1 << 24  # hidden units of all rows; for fewer, launching the program takes the host longer than it saves
+LEAST = 1 << 22  # hidden units of all rows; for fewer, launching the program takes the host longer than it saves
 NARROW = (torch.bfloat16, torch.float16)
 ALIGNED = 16  # bytes, as the copy engine asks
 

@@ -126,5 +126,9 @@ class GatedMLP(nn.Module):
         nn.init.xavier_uniform_(self.outer.weight)
 
     def forward(self, x: Tensor, ctx: Context | None = None) -> Tensor:
+        return self.outer(self.dropout(self.hidden(x)))
+
+    def hidden(self, x: Tensor) -> Tensor:
+        """The hidden units."""
         gate, value = self.inner(x)
-        return self.outer(self.dropout(self.activation(gate) * value))
+        return self.activation(gate) * value
