@@ -2,12 +2,14 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from qkv.data.packing import LanguageBatch
 from qkv.errors import QkvError
@@ -16,7 +18,7 @@ from qkv.models.gpt2 import GPT2Sizes
 from qkv.models.head_choice import HeadChoice
 from qkv.models.text_model import TextModel
 from qkv.parts.linear import JoinedLinear
-from qkv.train.float8 import check_float8, float8_linear, float8_products
+from qkv.train.float8 import _Linear, check_float8, float8_linear, float8_products
 from qkv.train.loop import train
 from qkv.train.objectives.language import LanguageLoss
 from qkv.train.optimizers import adam
@@ -72,6 +74,28 @@ def test_rows_of_very_different_sizes() -> None:
     torch.testing.assert_close(to_x / sizes, near(above) @ near(weight), rtol=1e-4, atol=1e-4)
     expected = (near(above) * sizes).flatten(0, 1).T @ near(x).flatten(0, 1)
     torch.testing.assert_close(to_weight, expected, rtol=1e-3, atol=1e-5 * float(expected.abs().max()))
+
+
+class Made(TorchFunctionMode):
+    """What each call gives back."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tensors: list[Any] = []
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.tensors.append(function(*args, **(kwargs or {})))
+        return self.tensors[-1]
+
+
+def test_an_answer_has_one_name() -> None:
+    """Of those that have two, because a call gave back what it got, torch 2.11's compiler loses the gradient."""
+    x, weight, bias, _ = (each.detach() for each in inputs())
+    for given, added in ((x, bias), (x, None), (x.bfloat16(), bias)):
+        with Made() as made:
+            y = _Linear.forward(SimpleNamespace(save_for_backward=lambda *_: None), given[0], weight, added)
+        assert y.dtype is given.dtype
+        assert sum(each is y for each in made.tensors) == 1
 
 
 def two(x: Tensor, first: Tensor, bias: Tensor, second: Tensor) -> Tensor:
