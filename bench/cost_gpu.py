@@ -3,7 +3,8 @@
     python bench/measure_device_gpu.py && python bench/cost_gpu.py
 
 For each configuration: the step as predicted from shapes and the measured device, then real steps of the same model on
-the GPU, the median of their times and the most memory they held. `cost_gpu_details.json` holds what either is made of,
+the GPU, as the training loop takes them by default (recorded where they can be), the median of their times and the most
+memory they held. `cost_gpu_details.json` holds what either is made of,
 kind by kind, for those who want to know where a prediction fails.
 """
 
@@ -31,6 +32,7 @@ from qkv.train.cost.profile import DeviceProfile, find_profile, short_name
 from qkv.train.cost.step import AlwaysThis
 from qkv.train.objectives.expert_losses import with_expert_losses
 from qkv.train.optimizers import adamw
+from qkv.train.recordable import why_plain
 from qkv.train.settings import TrainSettings
 from qkv.train.step import Stepper
 
@@ -162,7 +164,8 @@ def both(case: Case, place: torch.device, profile: DeviceProfile, held: int) -> 
     settings = TrainSettings(steps=1, precision=case.precision, device=place.type)  # type: ignore[arg-type]
     start = time.perf_counter()
     trace, counted = traced(model, objective, batch, settings, place=place, profile=profile, optimizer=adamw)
-    predicted = cost_of(trace, model, counted, "tokens", settings, profile, profile.name)
+    recorded = why_plain(model, objective, settings, place) is None
+    predicted = cost_of(trace, model, counted, "tokens", settings, profile, profile.name, recorded=recorded)
     foreseen = time.perf_counter() - start
     measured = run(model, objective, batch.to(place), settings, place, before - held)
     assert predicted.seconds is not None
@@ -216,6 +219,8 @@ def run(
     model.train()
     stepper = Stepper(model, objective, adamw(model), settings)
     batches: Any = AlwaysThis(batch, place)
+    if place.type == "cuda":  # before the first: what a recorded step uses is told when it is recorded
+        torch.cuda.reset_peak_memory_stats()
     for _ in range(WARM):
         stepper.update(batches)
     if place.type != "cuda":
@@ -224,7 +229,6 @@ def run(
         seconds = time.perf_counter() - start
         return Measured(seconds, seconds, None)
     torch.cuda.synchronize()
-    torch.cuda.reset_peak_memory_stats()
     events = [torch.cuda.Event(enable_timing=True) for _ in range(STEPS + 1)]
     events[0].record()
     hosts = []

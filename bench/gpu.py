@@ -55,8 +55,8 @@ def milliseconds(
 
 # What a program on the GPU is for, by its name; the first that fits.
 KINDS = {
-    "matrix products": r"nvjet|gemm|cutlass|splitk|cublas|norm_map|map_add|product|scaled_mm",
     "attention": r"flash|sdpa|fmha|attend",
+    "matrix products": r"nvjet|gemm|cutlass|splitk|cublas|norm_map|map_add|activated_map|times_slope|product",
     "loss": r"entropy|nll|log_softmax",
     "norms": r"norm",
     "activations": r"gelu|silu|relu|activate",

@@ -5,7 +5,8 @@
 
 The peer is timm's model of the same weights, compiled (for ViT-B also by max-autotune); where timm is not installed,
 the reference library's ViT, compiled. Inference is in bfloat16 throughout; a training step is bfloat16 by autocast with
-fused AdamW on float32 weights on either side, on pictures that are on the GPU already.
+fused AdamW on float32 weights on either side, on pictures that are on the GPU already. Ours is recorded, as steps of
+the training loop are by default.
 """
 
 from __future__ import annotations
@@ -23,7 +24,6 @@ from torch import Tensor, nn
 
 from qkv.data.image_rows import ImageBatch
 from qkv.data.preprocessing import Normalise
-from qkv.generate.compiling import compiled as compiled_for_answers
 from qkv.models.head_choice import HeadChoice
 from qkv.models.vit import SIZES, ViTSizes
 from qkv.train.compiling import compiled_blocks
@@ -101,11 +101,6 @@ def inference(bench: Bench, size: str, given: dict[str, float]) -> Work:
 
         return make
 
-    def in_blocks(stack: ExitStack) -> Call:
-        if bench.compiles:
-            compiled_for_answers(pair.ours)
-        return answering(pair.ours)(stack)
-
     def compiled(stack: ExitStack, mode: str | None) -> Call:
         stack.enter_context(torch.no_grad())  # as its own benchmarks have it
         model = bench.compiled(pair.peer.to(NARROW), mode=mode)
@@ -117,7 +112,7 @@ def inference(bench: Bench, size: str, given: dict[str, float]) -> Work:
         title=f"ViT {size}, inference, {pair.rows} pictures",
         unit="pictures/s",
         amount=pair.rows,
-        ours={"qkv": answering(pair.ours), "qkv, compiled": in_blocks},
+        ours={"qkv": answering(pair.ours)},
         peers=pair.named(peers, given),
         agreement=pair.agreement,
         least=lambda most: most.seconds(flops=pair.flops),

@@ -246,13 +246,17 @@ def main(name: str, works: Works, remarks: Mapping[str, Any]) -> None:
             rows.append(row)
             del made
         clear(bench.device)
+        if not given.small:  # whoever is stopped keeps what was measured
+            keep(name, rows, remarks)
     if given.small:
         print(json.dumps({**remarks, "rows": rows}, indent=1, ensure_ascii=False))
-    else:
-        most = limits()
-        measures = {"copy": f"{most.bytes / 1e12:.2f} TB/s", "8192³ product": f"{most.flops / 1e12:.0f} TFLOP/s"}
-        report(name, merged(name, rows), {**remarks, **measures})
     sys.exit(1 if failed else 0)
+
+
+def keep(name: str, rows: list[dict[str, Any]], remarks: Mapping[str, Any]) -> None:
+    most = limits()
+    measures = {"copy": f"{most.bytes / 1e12:.2f} TB/s", "8192³ product": f"{most.flops / 1e12:.0f} TFLOP/s"}
+    report(name, merged(name, rows), {**remarks, **measures})
 
 
 def merged(name: str, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

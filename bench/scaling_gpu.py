@@ -4,10 +4,10 @@
     python bench/scaling_gpu.py --small  # tiny, on a CPU, to see that it runs; writes nothing
     python bench/scaling_gpu.py --only "training, by length"  # writes nothing
 
-A model of GPT-2's kind, 124M where nothing else is said, in bfloat16. Every point stands beside what the machine's
-limits allow: the matrix products of a training step at the speed of a product of 8192² numbers, or the bytes of
-weights and slots that a token reads at the speed of a copy. A point that reaches less than two thirds of its left
-neighbour's share of the limit is called a cliff, and has to be explained.
+A model of GPT-2's kind, 124M where nothing else is said, in bfloat16; steps of training are recorded, as they are by
+default. Every point stands beside what the machine's limits allow: the matrix products of a training step at the speed
+of a product of 8192² numbers, or the bytes of weights and slots that a token reads at the speed of a copy. A point that
+reaches less than two thirds of its left neighbour's share of the limit is called a cliff, and has to be explained.
 """
 
 from __future__ import annotations

@@ -4,10 +4,10 @@
 
 32 and 64 rows of 512 source and 128 target tokens and no padding, bfloat16 by autocast, fused AdamW, dropout as
 published. All models begin at random, with their tokens spread over the experts as chance has it; ours learns with the
-losses of experts, the reference without. Ours is a step of the training loop, plain and recorded (`record=True`):
-plainly, a slow host needs longer to launch a step of 32 rows than the GPU to compute it. --compiled adds ours compiled
-block by block, for 32 rows. The reference is not compiled: its Switch compiled whole ends in BackendCompilerFailed
-after a minute, with torch 2.11 and transformers 5.22; --compile-reference tries again.
+losses of experts, the reference without. Ours is a step of the training loop, recorded as it is by default, and plain
+(`record=False`): then a slow host needs longer to launch a step of 32 rows than the GPU to compute it. --compiled adds
+ours compiled block by block, for 32 rows. The reference is not compiled: its Switch compiled whole ends in
+BackendCompilerFailed after a minute, with torch 2.11 and transformers 5.22; --compile-reference tries again.
 """
 
 from __future__ import annotations
@@ -68,15 +68,13 @@ def some_pairs(vocabulary: int, rows: int, source: int, target: int, device: str
     )
 
 
-def our_step(family: str, chosen: Any, batch: PairBatch, device: str, recorded: bool = False) -> Step:
+def our_step(family: str, chosen: Any, batch: PairBatch, device: str, record: bool | None = None) -> Step:
     torch.manual_seed(0)
     with torch.device(device):
         model = build(family, chosen).train()
     objective = with_expert_losses(model, SequenceToSequenceLoss(smoothing=0.0))
-    settings = TrainSettings(steps=1, precision="bfloat16", device=device, clip=None)
+    settings = TrainSettings(steps=1, precision="bfloat16", device=device, clip=None, record=record)
     stepper = Stepper(model, objective, adamw(model, learning_rate=RATE), settings)
-    if recorded:
-        stepper.record()
     always: Any = AlwaysThis(batch, torch.device(device))
 
     def step() -> None:
@@ -191,10 +189,10 @@ def steps(
 
     our_switch, our_t5 = (partial(our_step, *which, batch, device) for which in (("switch", sparse), ("t5", dense)))
     their_switch = partial(reference_step, True, sparse, batch, device)
-    measure("qkv switch", our_switch)
-    measure("qkv t5", our_t5)
-    measure("qkv switch, recorded", partial(our_switch, recorded=True))
-    measure("qkv t5, recorded", partial(our_t5, recorded=True))
+    measure("qkv switch, plain", partial(our_switch, record=False))
+    measure("qkv t5, plain", partial(our_t5, record=False))
+    measure("qkv switch, recorded", our_switch)
+    measure("qkv t5, recorded", our_t5)
     measure("reference switch", their_switch)
     measure("reference t5", partial(reference_step, False, dense, batch, device))
     if compiled:
@@ -205,7 +203,9 @@ def steps(
     theirs = min(each for name, each in times.items() if name.startswith("reference switch"))
     rows = []
     for name, each in times.items():
-        same = name.replace("switch", "t5").replace("reference", "qkv")
+        same = name.replace("switch", "t5")
+        if same not in times or name.startswith("reference"):
+            same = "qkv t5, recorded"
         operations_of_step = counted["switch" if "switch" in name else "t5"]
         rows.append(
             {

@@ -10,8 +10,9 @@ Both read the same tokens in the same order: reviews, articles, addresses and no
 - nanoGPT's: the model as one writes it by hand (`plain_gpt2.py`), compiled whole; AdamW (0.9, 0.95), rate 6e-4, decay
   0.1 of all matrices, cosine to a tenth, gradients clipped at 1; weights begin at N(0, 0.02), those that lead back into
   the stream at 1/√(2 · layers) of it.
-- ours: a step of the training loop, compiled block by block; Muon for the matrices and AdamW for the rest, a rate
-  that stays and then falls in a line to 0. It is given fewer steps, and has to end no worse.
+- ours: a step of the training loop, compiled block by block and recorded as it is by default; Muon for the matrices
+  and AdamW for the rest, a rate that stays and then falls in a line to 0. It is given fewer steps, and has to end no
+  worse.
 
 The goal is what nanoGPT's recipe ends with, seed by seed. Compiling and validating are not counted for either.
 """

@@ -130,8 +130,8 @@ TITLES = {
         "A training step of Switch-base-8 on a GPU",
         "Against the reference library's, and against our own T5 with one feed-forward in place of the experts, which "
         "computes as much for a token: what is lost beside it are routing, gathers, and the optimizer's pass over "
-        "eight times the feed-forwards. Recorded steps are one CUDA graph (`record=True`); plain ones wait for a slow "
-        "host.",
+        "eight times the feed-forwards. Recorded steps are one CUDA graph, as steps are by default; plain ones "
+        "(`record=False`) wait for a slow host.",
     ),
     "grouped_gpu": (
         "The products of a layer of experts on a GPU",

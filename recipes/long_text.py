@@ -69,7 +69,6 @@ def main(
     )
     # A run of seconds is begun anew rather than saved on its way.
     settings = replace(SETTINGS, minutes=seconds / 60, evaluations=evaluations, save_every=None, device=device)
-    settings = replace(settings, record=True)  # a small model on a GPU waits for its host otherwise
     qkv.compare(
         texts,
         out / str(length),

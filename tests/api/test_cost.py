@@ -151,7 +151,10 @@ def test_more_work_takes_more(profile: DeviceProfile) -> None:
 
 def test_a_recorded_step_waits_for_the_device_alone() -> None:
     small = {"width": 32, "hidden": 64, "heads": 2, "layers": 2, "vocabulary": 50}
-    plain, recorded = (cost("gpt2", small, rows=2, length=16, device="h200", record=asked) for asked in (False, True))
+    plain, recorded, usual = (
+        cost("gpt2", small, rows=2, length=16, device="h200", record=asked) for asked in (False, True, None)
+    )
+    assert usual == recorded
     assert recorded.device_seconds == plain.device_seconds
     assert recorded.seconds < plain.seconds  # of which nearly all is the host's
     assert recorded.memory == plain.memory

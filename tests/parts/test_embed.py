@@ -5,9 +5,11 @@ import torch
 from torch import nn
 
 from qkv.errors import QkvError
+from qkv.parts import embed
 from qkv.parts.attention.visibility import Tokens
 from qkv.parts.context import Context
 from qkv.parts.embed import Embed, TokenEmbedding, check_ids
+from qkv.parts.in_place import norm_into
 from qkv.parts.norm import LayerNorm
 from qkv.parts.position import Learned, Sinusoidal, sinusoids
 
@@ -74,3 +76,22 @@ def test_segments_without_a_table_are_refused() -> None:
     embed, ids = Embed(TokenEmbedding(7, 4)), torch.tensor([[1, 2, 3]])
     with pytest.raises(QkvError, match="does not tell segments apart"):
         embed(ids, Context(tokens=Tokens(3), segments=torch.zeros_like(ids)))
+
+
+@pytest.mark.parametrize("segments", [None, torch.tensor([[0, 1, 1], [0, 0, 1]])])
+@pytest.mark.parametrize("positions", [None, torch.tensor([[0, 1, 2], [0, 0, 1]])])
+@pytest.mark.parametrize("place", [Learned(9, 4), Sinusoidal(4), None], ids=str)
+@torch.no_grad()
+def test_all_that_is_added_may_wait_for_the_norm(
+    segments: torch.Tensor | None,
+    positions: torch.Tensor | None,
+    place: nn.Module | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = Embed(TokenEmbedding(7, 4), place, segments=TokenEmbedding(2, 4), norm=LayerNorm(4)).eval()
+    ids, ctx = torch.randint(0, 7, (2, 3)), Context(tokens=Tokens(3), segments=segments, positions=positions)
+    expected, passes = made(ids, ctx), []
+    monkeypatch.setattr(embed, "only_answers", lambda x, ctx: True)
+    monkeypatch.setattr(embed, "norm_into", lambda *given, **more: passes.append(norm_into(*given, **more)))
+    torch.testing.assert_close(made(ids, ctx), expected)
+    assert len(passes) == 1

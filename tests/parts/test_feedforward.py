@@ -30,6 +30,20 @@ def test_activations_are_their_formulas(activation: Activation, formula: object)
     torch.testing.assert_close(activation(POINTS), by_formula(formula))
 
 
+def test_what_is_compiled_of_an_activation_is_the_same_function(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its values, and their slopes."""
+    points = torch.cat([POINTS, torch.tensor([-1e4, -30.0, 30.0, 1e4], dtype=torch.float64)]).requires_grad_()
+    expected = gelu_tanh(points)
+    slopes = torch.autograd.grad(expected.sum(), points)[0]
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    found = gelu_tanh(points)
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(torch.autograd.grad(found.sum(), points)[0], slopes)
+    narrow = POINTS.bfloat16()
+    assert gelu_tanh(narrow).dtype is torch.bfloat16
+    torch.testing.assert_close(gelu_tanh(narrow), nn.functional.gelu(narrow, approximate="tanh"), rtol=0.01, atol=1e-5)
+
+
 @pytest.mark.parametrize("activation", [relu, gelu, gelu_tanh, silu])
 def test_a_feed_forward_is_two_maps_and_an_activation(activation: Activation) -> None:
     mixer, x = MLP(WIDTH, HIDDEN, activation), torch.randn(2, 3, WIDTH)

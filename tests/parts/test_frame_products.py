@@ -31,6 +31,20 @@ def test_a_strided_convolution(channels: int, kernel: int, stride: int, frames: 
             torch.testing.assert_close(mine, theirs, atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_strided_convolution_by_autocast(bias: bool) -> None:
+    """Weights are wider than what comes, and sums in place are not narrowed by autocast."""
+    x, weight = torch.randn(3, 21, 40).bfloat16(), torch.randn(7, 40, 3, requires_grad=True)
+    added = torch.randn(7) if bias else None
+    with torch.autocast("cpu", torch.bfloat16):
+        found = strided_products(x, weight, added, 2)
+    expected = F.conv1d(x.float().transpose(1, 2), weight, added, 2).transpose(1, 2)
+    torch.testing.assert_close(found.float(), expected, atol=0.3, rtol=2e-2)
+    found.sum().backward()
+    assert weight.grad is not None
+    assert weight.grad.isfinite().all()
+
+
 @pytest.mark.parametrize("kernel", [5, 6])
 @pytest.mark.parametrize("frames", [3, 16, 37])
 def test_a_grouped_convolution(kernel: int, frames: int) -> None:

@@ -15,6 +15,7 @@ from qkv.data.pairs import PairBatch
 from qkv.models.catalogue import build
 from qkv.models.gpt2 import GPT2Sizes
 from qkv.models.switch import SIZES
+from qkv.train import kinds
 from qkv.train import recorded as module
 from qkv.train.adjust import FallingTemperature, HeadFirst
 from qkv.train.objectives import Loss, SequenceToSequenceLoss
@@ -22,11 +23,10 @@ from qkv.train.objectives.expert_losses import with_expert_losses
 from qkv.train.objectives.language import LanguageLoss
 from qkv.train.optimizers import adam
 from qkv.train.prefetch import Prefetch
-from qkv.train.recordable import reason_against
 from qkv.train.settings import TrainSettings
 from qkv.train.standing import HostAsks, Number, StandingBatch, kind_of
 from qkv.train.step import Stepper
-from tests.train.tiny import TinyBatch, TinyBatches, TinyModel, make_batch, quiet, train_tiny
+from tests.train.tiny import TinyBatches, TinyModel, make_batch, quiet, train_tiny
 
 CPU = torch.device("cpu")
 OBJECTIVE = SequenceToSequenceLoss(smoothing=0.1)
@@ -68,7 +68,7 @@ def trained(
 
 def records(stepper: Stepper) -> list[Any]:
     assert stepper.recorded is not None
-    return [kind for kind in stepper.recorded._kinds.values() if kind.recorded]
+    return stepper.recorded.kinds.recorded
 
 
 def check_same(model: nn.Module, batches: Any, **options: Any) -> Stepper:
@@ -87,10 +87,10 @@ def check_same(model: nn.Module, batches: Any, **options: Any) -> Stepper:
 @pytest.mark.parametrize("accumulate", [1, 3])
 def test_records_give_what_plain_steps_give(accumulate: int, dropout: float) -> None:
     stepper = check_same(TinyModel(dropout=dropout), Shapes(), accumulate=accumulate)
-    kinds = records(stepper)
-    assert len(kinds) == 3 if accumulate == 3 else len(kinds) >= 2
+    found = records(stepper)
+    assert len(found) == 3 if accumulate == 3 else len(found) >= 2
     if accumulate == 1:
-        assert sum(kind.first is not None for kind in kinds) == 1, "the others add to the gradients of the first"
+        assert sum(kind.first is not None for kind in found) == 1, "the others add to the gradients of the first"
     assert all(parameter.grad is None for parameter in stepper.model.parameters())
 
 
@@ -171,7 +171,7 @@ def test_a_count_that_the_host_decides_by_is_part_of_the_kind() -> None:
 
     stepper = check_same(TinyModel(), TinyBatches(1), objective=halved)
     assert stepper.recorded is not None
-    assert stepper.recorded._asked == {TinyBatch: {"target_tokens"}}
+    assert stepper.recorded.kinds.asked(make_batch(0)) == {"target_tokens"}
 
 
 def test_a_number_says_no_to_the_host_and_yes_to_tensors() -> None:
@@ -244,10 +244,30 @@ def test_weights_that_moved_are_recorded_anew() -> None:
     assert kind.first is not before
 
 
+def test_a_teacher_whose_tables_moved_is_recorded_anew() -> None:
+    @dataclass
+    class Taught:
+        teacher: TinyModel
+
+        def __call__(self, model: nn.Module, batch: Any) -> Loss:
+            return OBJECTIVE(model, batch)
+
+    model, objective = TinyModel(dropout=0.0), Taught(TinyModel())
+    stepper = Stepper(model, objective, adam(model), settings())
+    stepper.record()
+    ahead = Prefetch(TinyBatches(), CPU)
+    for _ in range(4):
+        stepper.update(ahead)
+    before = records(stepper)[0].first
+    objective.teacher.mix.weight.data = objective.teacher.mix.weight.data.clone()
+    stepper.update(ahead)
+    assert records(stepper)[0].first is not before
+
+
 def test_few_kinds_are_recorded_and_one_in_use_is_not_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MOST", 2)
+    monkeypatch.setattr(kinds, "MOST", 2)
     assert len(records(check_same(TinyModel(), Shapes(), updates=30))) == 2
-    monkeypatch.setattr(module, "RECENT", 1)
+    monkeypatch.setattr(kinds, "RECENT", 1)
     assert len(records(check_same(TinyModel(), Shapes(), updates=30))) == 2
 
 
@@ -273,5 +293,109 @@ def test_a_run_says_that_it_records_nothing_on_a_cpu(tmp_path: Path) -> None:
     assert sum("not recorded where there is no GPU" in each for each in said) == 1
 
 
-def test_reasons_against_are_known_beforehand() -> None:
-    assert "GPU" in (reason_against(TinyModel(), settings(record=True), torch.device("cpu")) or "")
+def out_of_memory(*_: object) -> Any:
+    raise torch.OutOfMemoryError("CUDA out of memory.")
+
+
+@dataclass
+class Falling:
+    """An objective that reads a number of its own, which somebody changes between updates."""
+
+    factor: float = 1.0
+
+    def __call__(self, model: nn.Module, batch: Any) -> Loss:
+        loss = OBJECTIVE(model, batch)
+        return Loss(loss.total * self.factor, loss.count)
+
+
+def test_a_number_of_the_objective_that_changes_is_not_replayed_as_it_was() -> None:
+    weights = []
+    for recorded in (False, True):
+        torch.manual_seed(0)
+        model, objective = TinyModel(dropout=0.0), Falling()
+        stepper = Stepper(model, objective, torch.optim.SGD(model.parameters(), lr=0.1), settings(clip=None))
+        if recorded:
+            stepper.record()
+        ahead = Prefetch(TinyBatches(), CPU)
+        for step in range(12):
+            objective.factor = 0.5 if step >= 6 else 1.0
+            stepper.update(ahead)
+        weights.append(torch.cat([parameter.detach().flatten() for parameter in model.parameters()]))
+    assert len(records(stepper)) == 2
+    assert torch.equal(*weights)
+
+
+def test_batches_that_all_differ_are_not_even_rehearsed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "StandingBatch", out_of_memory)
+    monkeypatch.setattr(kinds, "REMEMBERED", 4)
+
+    class Wider(TinyBatches):
+        def __iter__(self) -> Iterator[Any]:
+            while True:
+                self.index += 1
+                yield make_batch(self.index, width=5 + self.index)
+
+    told, _, stepper = trained(TinyModel(), Wider(), recorded=True, updates=8)
+    assert stepper.recorded is not None
+    assert stepper.recorded.figures()["replayed"] == 0.0
+    assert "no two are of one kind" in told[-1][0]
+
+
+def test_what_is_refused_is_not_tried_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "TRIES", 2)
+    tries = []
+
+    class Waiting:
+        def __call__(self, model: nn.Module, batch: Any) -> Loss:
+            if isinstance(batch.target_tokens, Number):
+                tries.append(batch.source.shape)
+                raise RuntimeError("called a synchronizing CUDA operation")
+            return OBJECTIVE(model, batch)
+
+    trained(TinyModel(), Shapes(), recorded=True, objective=Waiting(), updates=20)
+    assert len(tries) == len(set(tries)) == 2 < len(set(Shapes.widths))
+
+
+@pytest.mark.parametrize("fails", ["rehearsal", "record", "first replay"])
+def test_too_little_memory_for_records_is_no_end(fails: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, weights, _ = trained(TinyModel(dropout=0.3), Shapes(), recorded=False, accumulate=2)
+
+    def half_done(work: Any, *_: object) -> Any:
+        def replay() -> Any:
+            torch.rand(7)
+            out_of_memory()
+
+        return replay
+
+    if fails == "rehearsal":
+        monkeypatch.setattr(module, "StandingBatch", out_of_memory)
+    else:
+        monkeypatch.setattr(module, "captured", out_of_memory if fails == "record" else half_done)
+    again, same, stepper = trained(TinyModel(dropout=0.3), Shapes(), recorded=True, accumulate=2)
+    *said, chance = again[-1]
+    assert said == [module.NO_ROOM]
+    assert torch.equal(chance, plain[-1][-1])
+    assert all(torch.equal(weight, same[name]) for name, weight in weights.items())
+    assert not records(stepper)
+
+
+def test_an_evaluation_without_memory_beside_records_is_made_without_them() -> None:
+    model, said = TinyModel(), list[str]()
+    stepper = Stepper(model, OBJECTIVE, adam(model), settings(), say=said.append)
+    stepper.record()
+    ahead, tries = Prefetch(TinyBatches(), CPU), list[int]()
+
+    def evaluate(_: nn.Module) -> dict[str, float]:
+        tries.append(len(records(stepper)))
+        return out_of_memory() if tries[-1] else {"loss": 1.0}
+
+    roomy = stepper.with_room(evaluate)
+    for _ in range(2):
+        for _ in range(4):
+            stepper.update(ahead)
+        assert len(records(stepper)) == 1
+        assert roomy(model) == {"loss": 1.0}
+    assert tries == [1, 0, 0], "from the second on, records are given up beforehand"
+    assert len(said) == 1
+    with pytest.raises(torch.OutOfMemoryError):
+        stepper.with_room(out_of_memory)(model)

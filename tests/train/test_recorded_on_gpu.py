@@ -8,6 +8,7 @@ loss by far more.
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
@@ -23,11 +24,13 @@ from qkv.models.catalogue import build
 from qkv.models.gpt2 import GPT2Sizes
 from qkv.models.llama import LlamaSizes
 from qkv.train.compiling import compiled_blocks
+from qkv.train.float8 import float8_products
 from qkv.train.objectives import Loss, SequenceToSequenceLoss
 from qkv.train.objectives.expert_losses import with_expert_losses
 from qkv.train.objectives.language import LanguageLoss
 from qkv.train.optimizers import adamw
 from qkv.train.prefetch import Prefetch
+from qkv.train.recorded import NO_ROOM
 from qkv.train.settings import TrainSettings
 from qkv.train.step import Stepper
 from tests.train.test_recorded import Given
@@ -80,23 +83,31 @@ def case(name: str, dropout: float) -> tuple[nn.Module, Any, Given]:
 
 
 def stepper_of(model: nn.Module, objective: Any, *, recorded: bool, said: list[str], **more: Any) -> Stepper:
-    settings = TrainSettings(steps=1, device="cuda", precision="bfloat16", **more)
-    optimizer = adamw(model, learning_rate=1e-4)
-    stepper = Stepper(model, objective, optimizer, settings, say=said.append)
-    if recorded:
-        stepper.record()
-    return stepper
+    settings = TrainSettings(**{"steps": 1, "device": "cuda", "precision": "bfloat16", "record": recorded, **more})
+    return Stepper(model, objective, adamw(model, learning_rate=1e-4), settings, say=said.append)
 
 
-def trained(name: str, dropout: float, *, recorded: bool, compiled: bool = False, **more: Any) -> tuple[Any, ...]:
+Between = Callable[[nn.Module, Callable[[], Any], int], None]  # the model, an evaluation of it, the step
+
+
+def nothing(model: nn.Module, evaluate: Callable[[], Any], step: int) -> None: ...
+
+
+def trained(
+    name: str, dropout: float, *, recorded: bool, compiled: bool = False, between: Between = nothing, **more: Any
+) -> tuple[Any, ...]:
     model, objective, batches = case(name, dropout)
     model.cuda().train()
     said: list[str] = []
     stepper = stepper_of(model, objective, recorded=recorded, said=said, **more)
     ahead = Prefetch(batches, torch.device("cuda"))
     torch.manual_seed(1)
-    with compiled_blocks(model) if compiled else nullcontext():
-        updates = [stepper.update(ahead) for _ in range(STEPS)]
+    narrow = float8_products(model) if more.get("precision") == "float8" else nullcontext()
+    with narrow, compiled_blocks(model) if compiled else nullcontext():
+        updates = []
+        for step in range(STEPS):
+            between(model, lambda: objective(model, batches.batches[0].to("cuda")), step)
+            updates.append(stepper.update(ahead))
     told = torch.stack([torch.stack([update.total, update.norm, *update.beside.values()]) for update in updates])
     counts = [update.count for update in updates]
     return told.cpu(), counts, weights_of(model), torch.cuda.get_rng_state(), said, stepper
@@ -108,7 +119,8 @@ def weights_of(model: nn.Module) -> dict[str, Tensor]:
 
 def check(plain: tuple[Any, ...], again: tuple[Any, ...]) -> None:
     assert again[4] == []
-    assert any(kind.recorded for kind in again[5].recorded._kinds.values())
+    assert again[5].recorded is not None
+    assert again[5].recorded.kinds.recorded
     assert plain[1] == again[1]
     assert torch.equal(plain[3], again[3])
     torch.testing.assert_close(again[0], plain[0], rtol=2e-3, atol=2e-3)
@@ -122,12 +134,70 @@ def test_records_give_what_plain_steps_give(name: str, dropout: float) -> None:
     check(trained(name, dropout, recorded=False), trained(name, dropout, recorded=True))
 
 
+def emptied(model: nn.Module, evaluate: Callable[[], Any], step: int) -> None:
+    torch.cuda.empty_cache()
+
+
+def evaluated(model: nn.Module, evaluate: Callable[[], Any], step: int) -> None:
+    model.eval()
+    with torch.no_grad():
+        evaluate()
+    model.train()
+
+
+def moved(model: nn.Module, evaluate: Callable[[], Any], step: int) -> None:
+    if step == STEPS // 2:
+        model.cpu()
+        model.cuda()
+
+
+def without_dropout(model: nn.Module, evaluate: Callable[[], Any], step: int) -> None:
+    if step == STEPS // 2:
+        for part in model.modules():
+            part.train(part is model)
+
+
+@pytest.mark.parametrize("between", [emptied, evaluated, moved, without_dropout], ids=lambda each: each.__name__)
+def test_what_happens_in_between_shows(between: Between) -> None:
+    plain, again = (trained("gpt2", 0.2, recorded=each, between=between) for each in (False, True))
+    check(plain, again)
+
+
 def test_records_add_gradients_up() -> None:
     check(trained("gpt2", 0.2, recorded=False, accumulate=3), trained("gpt2", 0.2, recorded=True, accumulate=3))
 
 
 def test_compiled_blocks_are_recorded() -> None:
     check(trained("gpt2", 0.2, recorded=False, compiled=True), trained("gpt2", 0.2, recorded=True, compiled=True))
+
+
+def test_products_in_8_bits_are_recorded() -> None:
+    wanted = {"precision": "float8"}
+    check(trained("gpt2", 0.2, recorded=False, **wanted), trained("gpt2", 0.2, recorded=True, **wanted))
+
+
+@pytest.mark.parametrize("name", ["gpt2", "switch"])
+def test_nobody_need_ask(name: str) -> None:
+    check(trained(name, 0.2, recorded=False), trained(name, 0.2, recorded=True, record=None))
+
+
+def test_records_that_would_leave_too_little_memory_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = trained("gpt2", 0.2, recorded=False)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda *_: (0, 1))
+    told, counts, _, chance, said, stepper = trained("gpt2", 0.2, recorded=True, record=None)
+    assert said == [NO_ROOM]
+    assert not stepper.recorded.kinds.recorded
+    assert counts == plain[1]
+    assert torch.equal(chance, plain[3])
+    torch.testing.assert_close(told, plain[0], rtol=2e-3, atol=2e-3)
+
+
+def test_memory_of_records_is_given_back() -> None:
+    *_, stepper = trained("gpt2", 0.2, recorded=True)
+    torch.cuda.empty_cache()
+    held = torch.cuda.memory_reserved()
+    stepper.forget_records()
+    assert torch.cuda.memory_reserved() < held
 
 
 def test_a_run_that_goes_on_records_anew_and_draws_the_same() -> None:

@@ -237,8 +237,14 @@ class _Work:
                 if each["kind"] == "evaluation" and each["figures"]["bits_per_byte"] is not None
             ),
             contexts=tuple(contexts),
-            replayed=final.get("replayed", 0.0) if self.settings.record else None,
+            replayed=final.get("replayed", 0.0) if self._records else None,
         )
+
+    @property
+    def _records(self) -> bool:
+        """Whether steps are recorded where they can be."""
+        asked = self.settings.record
+        return self.device.type == "cuda" and not self.settings.deterministic if asked is None else asked
 
     def _rehearse(self, setup: Setup) -> None:
         """A step as training will take it."""

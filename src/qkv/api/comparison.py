@@ -40,7 +40,7 @@ class Run:
     peak_memory: int | None  # bytes: measured on a GPU, elsewhere told from shapes; None: unknown
     moments: tuple[Moment, ...]
     contexts: tuple[ContextBits, ...]
-    replayed: float | None = None  # share of steps that were one recorded launch; None: records were not asked for
+    replayed: float | None = None  # share of steps that were one recorded launch; None: none were to be
 
     def at(self, cost: str, amount: float) -> float | None:
         """Bits per byte when so much of a cost was spent, on the line between two evaluations; None beyond them."""

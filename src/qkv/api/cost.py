@@ -37,7 +37,7 @@ from qkv.train.objectives.loss import Batch, Objective
 from qkv.train.objectives.masked import MaskedLoss, PretrainingLoss
 from qkv.train.objectives.sequence_to_sequence import SequenceToSequenceLoss
 from qkv.train.optimizers import adamw
-from qkv.train.recordable import reason_against
+from qkv.train.recordable import why_plain
 from qkv.train.settings import TrainSettings
 
 HIDDEN = 0.15  # of the tokens, where hidden ones are learned from [devlin2019 §3.1]
@@ -61,7 +61,7 @@ def cost(
     steps: int | None = None,
     accumulate: int = 1,
     recompute: bool = False,
-    record: bool = False,
+    record: bool | None = None,
     forward_only: bool = False,
     optimizer: MakeOptimizer = partial(adamw, weight_decay=0.1),  # noqa: B008 (never changed)
 ) -> Cost:
@@ -69,7 +69,8 @@ def cost(
 
     The model is one that exists, or a family with a named size or changes to its desk size; it is never allocated.
     `device` is a device that was measured, such as `h200`, or `cpu`, `cuda` or `auto` for this machine's own; where
-    none was measured, times are None. With `forward_only` nothing is learned: a pass as in an evaluation.
+    none was measured, times are None. Steps are recorded or not as a training has it (`record`). With `forward_only`
+    nothing is learned: a pass as in an evaluation.
     """
     if forward_only and recompute:
         raise QkvError("A pass that learns nothing keeps nothing for the way back: leave out recompute.")
@@ -79,11 +80,12 @@ def cost(
     place, profile, name = find_device(device)
     objective, batch = typical_step(network, rows, length, target_length)
     settings = replace(settings_of(steps, precision, accumulate, recompute, place), record=record)
-    if record and (why_not := reason_against(network, settings, place)) is not None:
+    objective = with_expert_losses(network, objective)
+    if record and (why_not := why_plain(network, objective, settings, place)) is not None:
         raise QkvError(f"Steps are not recorded where {why_not}: leave out record.")
     return predict(
         network,
-        with_expert_losses(network, objective),
+        objective,
         batch,
         settings,
         place=place,

@@ -27,7 +27,10 @@ def cost(
     steps: Annotated[int | None, typer.Option(min=1, help="Of the run.")] = None,
     accumulate: Annotated[int, typer.Option(min=1, help="Batches for each update.")] = 1,
     recompute: Annotated[bool, typer.Option("--recompute", help="Blocks are computed twice and keep nothing.")] = False,
-    record: Annotated[bool, typer.Option("--record", help="Steps are launched as one recorded graph.")] = False,
+    record: Annotated[
+        bool | None,
+        typer.Option("--record/--no-record", help="Whether steps are launched as one recorded graph, if not as usual."),
+    ] = None,
     ranks: Annotated[int | None, typer.Option(min=2, help="So many GPUs share the rows: the plan of one.")] = None,
     parallel: Annotated[str | None, typer.Option(help="How they share the work: tensor:8; the rest shard.")] = None,
     per_node: Annotated[int | None, typer.Option(min=1, help="GPUs of a node; 8 if nothing is said.")] = None,

@@ -18,8 +18,12 @@ class DeviceOptions:
         bool, typer.Option("--recompute", help="Compute the inside of blocks twice in place of keeping it in memory.")
     ] = False
     record: Annotated[
-        bool, typer.Option("--record", help="On a GPU launch a step whose shapes came before as one recorded graph.")
-    ] = False
+        bool | None,
+        typer.Option(
+            "--record/--no-record",
+            help="On a GPU launch a step whose shapes came before as one recorded graph; where it is safe if not said.",
+        ),
+    ] = None
     compile: Annotated[
         bool, typer.Option("--compile", help="Compile each block: the first step waits, the others are quicker.")
     ] = False

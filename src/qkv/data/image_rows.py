@@ -49,7 +49,8 @@ class ImageBatch(TensorBatch):
 
         Asked again, a batch gives the same: a teacher sees what its student sees.
         """
-        draw = np.random.default_rng(self.seed)
+        # Where nothing is drawn the seed says nothing: then a step is the same for all batches, and can be recorded.
+        draw = np.random.default_rng(0 if self.augment is None and self.mixing is None else self.seed)
         images = normalise(self.changed(draw))
         if self.mixing is None:
             return PreparedImages(images, self.labels, self.labels, torch.ones_like(images[:, 0, 0, 0]))

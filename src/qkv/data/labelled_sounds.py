@@ -38,7 +38,8 @@ class LabelledSoundBatch(SoundBatch):
 
         Without `features` they are prepared already. Asked again, a batch gives the same.
         """
-        draw = np.random.default_rng(self.seed)
+        # Where nothing is drawn the seed says nothing: then a step is the same for all batches, and can be recorded.
+        draw = np.random.default_rng(0 if self.augment is None and self.mixing is None else self.seed)
         values, lengths, others = self.waves, self.lengths, self.labels
         kept = torch.ones(len(values), device=values.device)
         if self.mixing is not None:

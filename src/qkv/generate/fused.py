@@ -20,7 +20,7 @@ from qkv.parts.attention.attention import Attention, CrossAttention, MultiHead
 from qkv.parts.attention.visibility import Causal, Everything
 from qkv.parts.block import Block
 from qkv.parts.embed import Embed
-from qkv.parts.feedforward import ACTIVATIONS, MLP, GatedMLP
+from qkv.parts.feedforward import MLP, GatedMLP, programmed_name
 from qkv.parts.heads import LogitHead, TiedHead
 from qkv.parts.linear import JoinedLinear
 from qkv.parts.norm import LayerNorm, RMSNorm
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 TYPES = (torch.bfloat16, torch.float16, torch.float32)
 WIDEST = 8192  # inputs of a map behind a norm: a program holds a row of them
-FUSED_ACTIVATIONS = ("relu", "silu", "gelu", "gelu_tanh", "gelu_quick")
 
 
 @dataclass(frozen=True)
@@ -221,10 +220,10 @@ def _gap(joined: JoinedLinear) -> tuple[int, int]:
 
 
 def _activation(function: Callable[[Tensor], Tensor]) -> str:
-    for name in FUSED_ACTIVATIONS:
-        if ACTIVATIONS[name] is function:
-            return name
-    raise _Unknown("The activation is another one.")
+    name = programmed_name(function)
+    if name is None:
+        raise _Unknown("The activation is another one.")
+    return name
 
 
 def _must_be(kind: type[Kind], part: object) -> Kind:

@@ -16,21 +16,7 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-
-@triton.jit
-def activated(y, ACTIVATION: tl.constexpr):
-    if ACTIVATION == "gelu_tanh":
-        inner = 0.7978845608028654 * (y + 0.044715 * y * y * y)
-        y = y / (1 + tl.exp(-2 * inner))  # (1 + tanh z) / 2 = 1 / (1 + e^-2z)
-    elif ACTIVATION == "gelu":
-        y = 0.5 * y * (1 + tl.erf(y * 0.7071067811865476))
-    elif ACTIVATION == "gelu_quick":
-        y = y / (1 + tl.exp(-1.702 * y))
-    elif ACTIVATION == "silu":
-        y = y / (1 + tl.exp(-y))
-    elif ACTIVATION == "relu":
-        y = tl.maximum(y, 0.0)
-    return y
+from qkv.parts.activation_programs import activated
 
 
 @triton.jit

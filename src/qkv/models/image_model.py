@@ -5,6 +5,7 @@ Shapes: b pictures, c channels, h height, w width, s tokens, d width of the stre
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor, nn
@@ -14,6 +15,7 @@ from qkv.models.head_choice import HeadChoice
 from qkv.parts.attention.visibility import Everything, Tokens
 from qkv.parts.context import Context, Ledger
 from qkv.parts.patches import PatchEmbed
+from qkv.parts.wanted import slots_read
 
 WHOLE_PICTURE = Everything()
 
@@ -31,7 +33,7 @@ class ImageModel(nn.Module):
 
     def forward(self, images: Tensor, *, hidden: HiddenPatches | None = None, ledger: Ledger | None = None) -> Any:
         """What the head makes of pictures [b c h w], some of whose patches may be hidden."""
-        ctx = self.context(images, ledger=ledger)
+        ctx = replace(self.context(images, ledger=ledger), wanted=slots_read(self.head))
         return self.head(self.states(images, ctx, hidden), ctx)
 
     def states(self, images: Tensor, ctx: Context, hidden: HiddenPatches | None = None) -> Tensor:

@@ -59,6 +59,7 @@ class Context:
     grid: tuple[int, int] | None = None  # rows and columns of the tokens that end the stream, where they are a picture
     cache: Cache | None = None
     bias: Tensor | None = None  # [1 h q k], owned by the stack and added to every score
+    wanted: int | None = None  # slots, from a row's first on, that anyone reads of what leaves the stack; None: all
     ledger: Ledger | None = None
     masks: list[Mask] = field(default_factory=list)  # made so far: one table serves all layers
 

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from qkv.errors import QkvError
 from qkv.parts.attention.visibility import Tokens
 from qkv.parts.context import Context
+from qkv.parts.in_place import norm_into, norm_is_known, only_answers
 
 
 class TokenEmbedding(nn.Module):
@@ -65,15 +66,30 @@ class Embed(nn.Module):
         x = self.tokens(ids)  # [b s d]
         if ctx.segments is not None and not self.tells_segments:
             raise QkvError("This model does not tell segments apart: give none.")
-        if self.segments is not None:
-            x = x + self.segments(torch.zeros_like(ids) if ctx.segments is None else ctx.segments)
-        if self.position is not None:
-            positions = ctx.position_ids(ids.device)
-            x = x + self.position(positions, ctx.longest())
-        if self.norm is not None:
-            x = self.norm(x, ctx)
-        x = self.dropout(x)
+        if self.segments is not None and ctx.segments is not None:
+            x = x + self.segments(ctx.segments)
+        # Where all tokens are of one text they share its vector, [1 d].
+        shared = self.segments(ids.new_zeros(1)) if self.segments is not None and ctx.segments is None else None
+        place = None if self.position is None else self.position(ctx.position_ids(ids.device), ctx.longest())
+        x = self.dropout(self._normed(x, shared, place, ctx))
         return x if self.project is None else self.project(x)
+
+    def _normed(self, x: Tensor, shared: Tensor | None, place: Tensor | None, ctx: Context) -> Tensor:
+        """norm(x + shared + place), [b s d] [1 d] and [s d] or [b s d], in one pass where only the answer counts."""
+        together = only_answers(x, ctx) and all(_alike(x, each) for each in (x, shared, place))
+        if together and norm_is_known(self.norm, x):
+            y = torch.empty_like(x)
+            norm_into(y, self.norm, x, places=place, bias=None if shared is None else shared[0])
+            return y
+        for each in (shared, place):
+            if each is not None:
+                x = x + each
+        return x if self.norm is None else self.norm(x, ctx)
+
+
+def _alike(x: Tensor, other: Tensor | None) -> bool:
+    """Whether the other is a plain tensor of the same precision, if it is there."""
+    return other is None or (other.dtype == x.dtype and type(other) in (nn.Parameter, Tensor) and other.is_contiguous())
 
 
 def check_ids(ids: Tensor, vocabulary: int) -> None:

@@ -36,12 +36,17 @@ def strided_products(x: Tensor, weight: Tensor, bias: Tensor | None, stride: int
         short = -windows.shape[2] % ALIGNED
         return F.linear(F.pad(windows, (0, short)), F.pad(matrix, (0, short)), bias)
     count = (frames - kernel) // stride + 1
-    y = x.new_zeros(1) if bias is None else bias
+    y: Tensor | None = None
     for first in range(0, kernel, stride):
         last = min(first + stride, kernel)
         windows = _windows(x[:, first:], last - first, stride)[:, :count]
-        matrix = weight[:, :, first:last].permute(2, 1, 0).reshape(1, -1, outputs)  # [1 k·c o]
-        y = torch.baddbmm(y.to(x.dtype), windows, matrix.expand(rows, -1, -1))
+        matrix = weight[:, :, first:last].permute(2, 1, 0).reshape(1, -1, outputs).to(x.dtype)  # [1 k·c o]
+        matrix = matrix.expand(rows, -1, -1)
+        if y is not None:
+            y.baddbmm_(windows, matrix)  # no gradient asks for the sum so far
+        else:
+            y = torch.bmm(windows, matrix) if bias is None else torch.baddbmm(bias.to(x.dtype), windows, matrix)
+    assert y is not None
     return y
 
 

@@ -23,6 +23,8 @@ class DroppedStack(Stack):
         self.layer_dropout = layer_dropout
 
     def forward(self, x: Tensor, ctx: Context) -> Tensor:
+        if not self.training:
+            return super().forward(x, ctx)
         for block in self.blocks:
             x = self.run(block, x, ctx)
         return x if self.norm is None else self.norm(x, ctx)

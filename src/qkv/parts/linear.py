@@ -68,6 +68,13 @@ class JoinedLinear(nn.Module):
         head, tail = (None, None) if bias is None else bias.split([rows, last])
         return (*F.linear(x, matrix[:rows], head).split(first, -1), F.linear(other, matrix[rows:], tail))
 
+    def with_first_of(self, other: Tensor, x: Tensor) -> tuple[Tensor, ...]:
+        """All maps of x but the first, which is of another input: queries of a few, keys and values of all."""
+        first, *rest = self.outputs.values()
+        matrix, bias, rows = self.matrix(), self.whole_bias(), sum(rest)
+        head, tail = (None, None) if bias is None else bias.split([first, rows])
+        return (F.linear(other, matrix[:first], head), *F.linear(x, matrix[first:], tail).split(rest, -1))
+
     def extra_repr(self) -> str:
         return f"{self.width} → " + ", ".join(f"{name} {rows}" for name, rows in self.outputs.items())
 

@@ -16,6 +16,10 @@ from qkv.data.patch_hiding import HiddenPatches
 from qkv.errors import QkvError
 from qkv.parts.context import Context
 from qkv.parts.position import Learned2D
+from qkv.parts.programs import runs_our_own, unwatched
+
+TYPES = (torch.bfloat16, torch.float16, torch.float32)  # that programs know
+ENOUGH = 1 << 20  # numbers from which on a GPU takes longer to move them than the host to launch a program
 
 Sides = int | tuple[int, int]  # of a patch: one number where height and width are alike
 
@@ -53,10 +57,18 @@ class Patches(nn.Conv2d):
         images = images.to(self.weight.dtype)
         if self.around:
             images = F.pad(images, (self.around,) * 4)
+        return F.linear(self.cut(images), self.weight.flatten(1), self.bias)
+
+    def cut(self, images: Tensor) -> Tensor:
+        """The pixels of each patch, channel by channel. [b c h w] → [b r·k c·high·wide]"""
         (high, wide), (down, right) = self.kernel_size, self.stride
+        if _suits_programs(images):
+            from qkv.parts import patch_triton  # Triton comes with torch's builds for GPUs only
+
+            (h, w), both = images.shape[2:], 2 * self.around
+            return patch_triton.cut(images, (high, wide), (down, right), self.grid(h - both, w - both))
         cut = images.unfold(2, high, down).unfold(3, wide, right)  # [b c r k high wide], a view
-        rows = cut.permute(0, 2, 3, 1, 4, 5).flatten(3).flatten(1, 2)  # [b r·k c·high·wide]
-        return F.linear(rows, self.weight.flatten(1), self.bias)
+        return cut.permute(0, 2, 3, 1, 4, 5).flatten(3).flatten(1, 2)
 
 
 class PatchEmbed(nn.Module):
@@ -106,11 +118,21 @@ class PatchEmbed(nn.Module):
         x = self.patches(images)  # [b r·k d]
         if hidden is not None:
             x = self._without(hidden, x)
-        if self.prefix:
-            tokens = torch.stack([getattr(self, name) for name in self.prefix])  # [prefix d]
-            x = torch.cat((tokens.expand(len(x), -1, -1), x), 1)  # [b s d]
-        x = self.dropout(x + self.position(rows, columns))
+        x = self.dropout(self._placed(x, self.position(rows, columns)))
         return x if self.norm is None else self.norm(x, ctx)
+
+    def _placed(self, x: Tensor, position: Tensor) -> Tensor:
+        """The prefix and the patches [b r·k d], each with its position [s d]. [b s d]"""
+        tokens = torch.stack([getattr(self, name) for name in self.prefix]) if self.prefix else None  # [prefix d]
+        if _suits_programs(x) and unwatched(position) and position.dtype == x.dtype:
+            from qkv.parts import patch_triton
+
+            if tokens is not None:
+                position = torch.cat((tokens + position[: len(tokens)], position[len(tokens) :]))
+            return patch_triton.placed(x, position)
+        if tokens is not None:
+            x = torch.cat((tokens.expand(len(x), -1, -1), x), 1)
+        return x + position
 
     def _without(self, hidden: HiddenPatches, x: Tensor) -> Tensor:
         """Patches [b r·k d] with masks and others in the place of those that are hidden."""
@@ -118,3 +140,8 @@ class PatchEmbed(nn.Module):
             raise QkvError("To hide patches a model needs the vector of a mask: build it with the head 'masked'.")
         x = x.flatten(0, 1).index_select(0, hidden.sources.flatten()).view_as(x)  # [b r·k d]
         return torch.where(hidden.masked[..., None], self.mask_token.to(x.dtype), x)
+
+
+def _suits_programs(x: Tensor) -> bool:
+    """Whether programs may move x, of which no gradient is asked, and pay."""
+    return not torch.is_grad_enabled() and runs_our_own(x) and x.dtype in TYPES and x.numel() >= ENOUGH

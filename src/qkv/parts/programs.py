@@ -8,10 +8,19 @@ from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
 
 def unwatched(x: Tensor) -> bool:
-    """Whether only the answer matters: neither a compiler nor a mode that counts or pretends asks for an operator."""
-    return type(x) in (Tensor, nn.Parameter) and not torch.compiler.is_compiling() and not is_in_torch_dispatch_mode()
+    """Whether only the answer matters: neither a compiler nor a mode that counts or pretends asks for an operator.
+
+    Nor does a tracer, or a transform of functions such as `torch.vmap`, whose tensors look like any other.
+    """
+    return (
+        type(x) in (Tensor, nn.Parameter)
+        and not torch.compiler.is_compiling()
+        and not is_in_torch_dispatch_mode()
+        and not torch.jit.is_tracing()
+        and torch._C._functorch.peek_interpreter_stack() is None
+    )
 
 
 def runs_our_own(x: Tensor) -> bool:
-    """Whether x is where programs in Triton run, and nobody watches."""
-    return x.is_cuda and unwatched(x)
+    """Whether x is where programs in Triton run, which is the current device, and nobody watches."""
+    return x.is_cuda and unwatched(x) and x.device.index == torch.cuda.current_device()

@@ -8,10 +8,14 @@ from dataclasses import replace
 from torch import Tensor, nn
 
 from qkv.parts.context import Context
+from qkv.parts.in_place import in_place, only_answers, plan_of
 
 
 class Stack(nn.Module):
     """x → bias for all blocks → block after block → final norm and dropout, where there are any.
+
+    Where only the answer is asked for, on a GPU, the stream passes known blocks in place (`in_place.py`). Then only
+    those slots may leave the stack that the context says are wanted.
 
     With an `order` blocks run by their numbers, some again and again: depth without parameters [lan2020 §3.1].
     """
@@ -31,6 +35,12 @@ class Stack(nn.Module):
 
     def forward(self, x: Tensor, ctx: Context) -> Tensor:
         ctx = self._with_bias(ctx)
+        if only_answers(x, ctx):
+            blocks = list(self.blocks)
+            plan = plan_of((blocks[number] for number in self.order), x)
+            if plan is not None:
+                wanted = None if self._forward_hooks else ctx.wanted  # who watches sees all slots
+                return self.dropout(in_place(plan, self.norm, x, ctx, wanted))
         for number in self.order:
             x = self.blocks[number](x, ctx)
         if self.norm is not None:

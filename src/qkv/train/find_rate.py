@@ -107,7 +107,8 @@ class FindRate:
         model.to(device)
         with left_as_it_was(model, batches), preserved_random_state():
             seed_everything(settings.seed)
-            stepper = Stepper(model, objective, self.make(model), settings)
+            adjusted = adjust is not None and not getattr(adjust, "shows", False)
+            stepper = Stepper(model, objective, self.make(model), settings, adjusted=adjusted)
             usual = stepper.optimizer.param_groups[0]["initial_lr"]
             ahead = Prefetch(batches, device)
             model.train()
@@ -126,6 +127,7 @@ class FindRate:
                 search = RateSearch((*search.rates, rate), (*search.losses, loss), (*search.smoothed, mean))
                 if search.has_risen:
                     break
+            stepper.forget_records()
         if not search.losses:
             raise QkvError(f"The loss was not finite at a learning rate of {usual / self.factor:.2g}: none is found.")
         return search

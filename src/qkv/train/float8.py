@@ -1,8 +1,18 @@
 """Matrix products of blocks in 8 bits while a model trains. [micikevicius2022]
 
-Weights stay float32 and the stream between products is bfloat16, as without; what a product multiplies is rounded to 8
-bits, after a scale of its own has made its largest number the largest that 8 bits hold. Inputs and weights have a
-sign, 4 bits of exponent and 3 of mantissa, gradients 5 and 2, because they spread wider. [micikevicius2022 §3.1]
+Weights stay float32 and the stream between products is bfloat16 or wider, as without; what a product multiplies is
+rounded to 8 bits, row by row (`float8_rows.py`). Under a compiler that is part of the norm, activation or gradient in
+front of it, which then writes half the bytes; elsewhere it is a program of one pass. What waits for the way back is
+held in 8 bits too. There hardware wants all matrices with the numbers of a sum side by side: what was rounded by rows
+is turned, and a bias gets its gradient in the same pass.
+
+DIFFERS [micikevicius2022]: scales are those of rows, and powers of two; gradients have 4 bits of exponent like all
+else, which is range enough for one row, and 3 of mantissa.
+
+Weights are rounded at each use: at 4 bytes of some millions that takes a hundredth of the step, and torch's counter of
+writes, by which one could tell old ones, is not moved by fused optimizers.
+
+The vocabulary's product is not in a block and stays in bfloat16: what it makes is the loss itself.
 
 Shapes: m rows, k width of the input, n of the output.
 """
@@ -22,8 +32,9 @@ from qkv.errors import QkvError
 from qkv.parts.block import Block
 from qkv.parts.linear import JoinedLinear
 from qkv.parts.precision import narrowed
+from qkv.parts.programs import unwatched
+from qkv.train.float8_rows import rounded, turned
 
-FINE, WIDE = torch.float8_e4m3fn, torch.float8_e5m2
 MULTIPLE = 16  # of all three sizes, which the hardware wants
 OLDEST = (8, 9)  # compute capability
 
@@ -73,51 +84,92 @@ def check_float8(device: torch.device, ranks: int) -> None:
 def float8_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """x Wᵀ + b in the type of x, or the one autocast gives it. x [… k], weight [n k], bias [n] → [… n]"""
     x = narrowed(x)
-    y = _Product.apply(x.flatten(0, -2), weight).unflatten(0, x.shape[:-1])
-    return y if bias is None else y + bias.to(y.dtype)
+    y: Tensor = _Linear.apply(x.flatten(0, -2), weight, bias)
+    return y.unflatten(0, x.shape[:-1])
 
 
-class _Product(torch.autograd.Function):
-    """[m k] · [n k]ᵀ. What waits for the way back is held in 8 bits: half of what bfloat16 takes."""
+class _Linear(torch.autograd.Function):
+    """[m k] · [n k]ᵀ + [n]"""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
-        narrow_x, scale_x = _rounded(x, FINE)
-        narrow_weight, scale_weight = _rounded(weight, FINE)
-        ctx.save_for_backward(narrow_x, scale_x, narrow_weight, scale_weight)
-        ctx.types = x.dtype, weight.dtype
-        return _product(narrow_x, narrow_weight.t(), scale_x, scale_weight, x.dtype, quick=True)
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        narrow_x, of_x = rounded(x)
+        narrow_weight, of_weight = rounded(weight)
+        ctx.save_for_backward(narrow_x, of_x, narrow_weight, of_weight)
+        ctx.types = x.dtype, weight.dtype, None if bias is None else bias.dtype
+        y = _product(narrow_x, narrow_weight.t(), of_x, of_weight.t(), _type_on(x.device), bias, quick=True)
+        return _of_type(y, x.dtype)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, above: Tensor) -> tuple[Tensor, Tensor]:
-        x, scale_x, weight, scale_weight = ctx.saved_tensors
-        of_x, of_weight = ctx.types
-        above, scale = _rounded(above, WIDE)
-        to_x = _product(above, _by_columns(weight), scale, scale_weight, of_x)  # [m n] · [n k]
-        to_weight = _product(above.t().contiguous(), _by_columns(x), scale, scale_x, of_x)  # [n m] · [m k]
-        return to_x, to_weight.to(of_weight)
+    def backward(ctx: Any, above: Tensor) -> tuple[Tensor | None, ...]:
+        x, of_x, weight, of_weight = ctx.saved_tensors
+        kind, kind_of_weight, kind_of_bias = ctx.types
+        above, of_above = rounded(above)
+        # On the way to the weights rows are summed, which have a scale on either side. Both go with the gradient.
+        both = of_above * of_x  # [m 1]
+        top, top_of_weight = both.amax(), of_weight.amax()
+        of_columns, one = top_of_weight.expand(1, weight.shape[1]).contiguous(), torch.ones_like(top)
+        go_back = _back if unwatched(above) else _back_as_operator
+        to_x, to_weight, to_bias = go_back(
+            above, of_above, x, weight, of_weight, top_of_weight, of_columns, both, top, one
+        )
+        return to_x.to(kind), to_weight.to(kind_of_weight), None if kind_of_bias is None else to_bias.to(kind_of_bias)
 
 
-def _product(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, kind: torch.dtype, quick: bool = False) -> Tensor:
-    """a by rows, b by columns. `quick`: sums are kept in fewer bits, which is fine enough on the way forward."""
+def _back(
+    above: Tensor, of_above: Tensor, x: Tensor, weight: Tensor, of_weight: Tensor, top_of_weight: Tensor,
+    of_columns: Tensor, both: Tensor, top: Tensor, one: Tensor,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """Gradients of x [m k], weight [n k] and bias [n]."""
+    weight, _ = turned(weight, of_weight, top_of_weight)  # [k n]
+    to_x = _product(above, weight.t(), of_above, of_columns, _type_on(above.device))
+    above, to_bias = turned(above, both, top, of_above)  # [n m], [n]
+    assert to_bias is not None
+    x, _ = turned(x)  # [k m]
+    return to_x, _product(above, x.t(), top, one, torch.float32), to_bias
+
+
+_back_as_operator = torch.library.custom_op("qkv::float8_backward", _back, mutates_args=())
+
+
+@_back_as_operator.register_fake
+def _(
+    above: Tensor, of_above: Tensor, x: Tensor, weight: Tensor, of_weight: Tensor, top_of_weight: Tensor,
+    of_columns: Tensor, both: Tensor, top: Tensor, one: Tensor,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    to_weight = torch.empty_like(weight, dtype=torch.float32)
+    return torch.empty_like(x, dtype=_type_on(x.device)), to_weight, to_weight.new_empty(len(weight))
+
+
+def _type_on(device: torch.device) -> torch.dtype:
+    """Of products by rows: a GPU gives no wider one."""
+    return torch.bfloat16 if device.type == "cuda" else torch.float32
+
+
+def _of_type(x: Tensor, kind: torch.dtype) -> Tensor:
+    """As `x.to(kind)`, which names x anew even if it leaves it as it is.
+
+    A function may not return what has two names: compiled by torch 2.11 it gets zeros for a gradient (pytorch/180642).
+    """
+    return x if x.dtype is kind else x.to(kind)
+
+
+def _product(
+    a: Tensor, b: Tensor, of_a: Tensor, of_b: Tensor, kind: torch.dtype, bias: Tensor | None = None, quick: bool = False
+) -> Tensor:
+    """a by rows, b by columns, with scales [m 1] and [1 n], or one for all of a and one for all of b.
+
+    `quick`: sums are kept in fewer bits, which is fine enough on the way forward.
+    """
     if not a.is_cuda:  # no fast product there: the same numbers in wide ones
-        return (a.float() @ b.float() * (scale_a * scale_b)).to(kind)
-    product: Tensor = torch._scaled_mm(a, b, scale_a=scale_a, scale_b=scale_b, out_dtype=kind, use_fast_accum=quick)
+        wide = a.float() @ b.float() * (of_a * of_b)
+        return _of_type(wide if bias is None else wide + bias, kind)
+    bias = None if bias is None else bias.to(kind)
+    product: Tensor = torch._scaled_mm(
+        a, b, scale_a=of_a, scale_b=of_b, bias=bias, out_dtype=kind, use_fast_accum=quick
+    )
     return product
-
-
-def _rounded(x: Tensor, kind: torch.dtype) -> tuple[Tensor, Tensor]:
-    """(x over a scale, in 8 bits; the scale [] in float32)"""
-    largest = torch.finfo(kind).max
-    scale = x.detach().abs().amax().float().clamp(min=1e-30) / largest
-    # A number that is not finite stays so: the update is skipped for it.
-    return (x.float() / scale).clamp(-largest, largest).to(kind), scale
-
-
-def _by_columns(x: Tensor) -> Tensor:
-    """The same numbers, those of one column side by side."""
-    return x.t().contiguous().t()
 
 
 def _fits(weight: Tensor) -> bool:
@@ -125,7 +177,8 @@ def _fits(weight: Tensor) -> bool:
 
 
 def _whole(x: Tensor) -> bool:
-    return x.shape[:-1].numel() % MULTIPLE == 0
+    rows = x.shape[:-1].numel()
+    return rows > 0 and rows % MULTIPLE == 0
 
 
 def _single(module: nn.Linear, wide: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:

@@ -26,7 +26,6 @@ from qkv.train.parallel.team import Team
 from qkv.train.prefetch import Batches
 from qkv.train.provenance import describe, provenance
 from qkv.train.random_state import seed_everything
-from qkv.train.recordable import reason_against
 from qkv.train.reporter import Reporter
 from qkv.train.run_folder import RunFolder
 from qkv.train.saving import resume, roll_back, save
@@ -73,9 +72,8 @@ def train(
     with reporter or Reporter() as shown, run.watched_by(shown.watchers):
         watch = LayerWatch(model) if settings.gradient_norms else None
         model.to(settings.torch_device())
-        stepper = Stepper(model, objective, optimizer, settings, flops_per_token, shown.say, team)
-        if settings.record:
-            _record(stepper, adjust)
+        adjusted = adjust is not None and not getattr(adjust, "shows", False)
+        stepper = Stepper(model, objective, optimizer, settings, flops_per_token, shown.say, team, adjusted=adjusted)
         run.begin(
             {
                 "train": asdict(settings),
@@ -93,17 +91,10 @@ def train(
         model.train()
         if not session.state.step and team.world.size == 1:
             _foretell(session, objective, foretold)
-        return _Loop(session, stepper, schedule, evaluate, adjust, watch).run_to_end()
-
-
-def _record(stepper: Stepper, adjust: Adjust | None) -> None:
-    adjusted = adjust is not None and not getattr(adjust, "shows", False)
-    settings = stepper.settings
-    why_not = reason_against(stepper.model, settings, settings.torch_device(), stepper.team.world.size, adjusted)
-    if why_not is None:
-        stepper.record()
-    else:
-        stepper.say(f"Steps are not recorded where {why_not}: all are trained on plainly.")
+        try:
+            return _Loop(session, stepper, schedule, evaluate, adjust, watch).run_to_end()
+        finally:
+            stepper.forget_records()
 
 
 def _foretell(session: Session, objective: Objective, cost: Cost | None) -> None:
@@ -129,7 +120,8 @@ class _Loop:
         watch: LayerWatch | None,
     ) -> None:
         self.session, self.stepper, self.schedule = session, stepper, schedule
-        self.evaluate, self.adjust, self.watch = evaluate, adjust, watch
+        self.evaluate = None if evaluate is None else stepper.with_room(evaluate)
+        self.adjust, self.watch = adjust, watch
         self.settings = session.settings
         # Found once: to walk through a model takes a slow host longer than to launch some of its layers.
         self.drawn = [module for module in session.model.modules() if isinstance(module, RandomDirections)]
@@ -245,7 +237,7 @@ class _Loop:
             run.write_model(session.model)
         figures = self._final_figures()
         step_seconds, peak = session.meter.step_seconds, session.stopwatch.peak_memory
-        recorded = {} if self.stepper.recorded is None else {"replayed": self.stepper.recorded.replayed}
+        recorded = {} if self.stepper.recorded is None else self.stepper.recorded.figures()
         session.record("final", figures, weights=weights, step_seconds=step_seconds, peak_memory=peak, **recorded)
         say(f"Finished after step {state.step:,}; {run.folder} holds the {weights}.")
         for foretold in [record for record in run.records() if record["kind"] == "prediction"][-1:]:

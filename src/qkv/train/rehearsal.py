@@ -7,8 +7,10 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from qkv.train.cost.step import AlwaysThis
 from qkv.train.objectives.loss import Batch, Objective
 from qkv.train.settings import TrainSettings
+from qkv.train.step import Stepper
 
 REPEATS = 3
 
@@ -23,7 +25,11 @@ def rehearse(model: nn.Module, objective: Objective, batch: Batch, settings: Tra
     """One step forward and back. Programs that are made for a shape when it is first met are made here."""
     device = settings.torch_device()
     model.to(device).train()
-    _step(model, objective, batch.to(device), settings, None)
+    with settings.autocast(device):
+        loss = objective(model, batch.to(device))
+    (loss.total / max(1, loss.count)).backward()
+    model.zero_grad(set_to_none=True)
+    _wait(device)
 
 
 def step_speed(
@@ -33,46 +39,32 @@ def step_speed(
     settings: TrainSettings,
     optimizer: torch.optim.Optimizer,
 ) -> StepSpeed:
-    """Predicted tokens a second of whole updates: the middle of a few, after two that are not counted.
+    """Predicted tokens a second of whole updates, as a training takes them: the middle of a few, after some that are
+    not counted.
 
     The memory is that of the model, the optimizer and the steps; what else lies on the device is not counted.
     """
     device = settings.torch_device()
     others = _held(device) - sum(parameter.nbytes for parameter in model.parameters() if parameter.is_cuda)
-    batch = batch.to(device)
-    model.train()
-    for _ in range(2):
-        count = _step(model, objective, batch, settings, optimizer)
-    if device.type == "cuda":
+    stepper, batches = Stepper(model.train(), objective, optimizer, settings), AlwaysThis(batch.to(device), device)
+    if device.type == "cuda":  # before the first: what a recorded step uses is told when it is recorded
         torch.cuda.reset_peak_memory_stats(device)
+    uncounted = 2 if stepper.recorded is None else 3  # the third is recorded
     seconds = []
-    for _ in range(REPEATS):
+    for _ in range(uncounted + REPEATS):
         began = time.perf_counter()
-        _step(model, objective, batch, settings, optimizer)
+        count = stepper.update(batches).count  # type: ignore[arg-type]
+        _wait(device)
         seconds.append(time.perf_counter() - began)
     peak = torch.cuda.max_memory_allocated(device) - others if device.type == "cuda" else None
-    return StepSpeed(count / statistics.median(seconds), peak)
+    stepper.forget_records()
+    return StepSpeed(count / statistics.median(seconds[uncounted:]), peak)
 
 
 def _held(device: torch.device) -> int:
     return torch.cuda.memory_allocated(device) if device.type == "cuda" else 0
 
 
-def _step(
-    model: nn.Module,
-    objective: Objective,
-    batch: Batch,
-    settings: TrainSettings,
-    optimizer: torch.optim.Optimizer | None,
-) -> int:
-    """The tokens it predicted, once the device has done it."""
-    device = settings.torch_device()
-    with settings.autocast(device):
-        loss = objective(model, batch)
-    (loss.total / max(1, loss.count)).backward()
-    if optimizer is not None:
-        optimizer.step()
-    model.zero_grad(set_to_none=True)
+def _wait(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
-    return loss.count

@@ -54,7 +54,9 @@ class TrainSettings:
     # Of products; weights stay float32. "auto" is bfloat16 on a GPU that has it, and float32 elsewhere.
     precision: Literal["auto", "float32", "bfloat16", "float8"] = "auto"
     compile: bool = False  # each block by torch.compile, for changing shapes
-    record: bool = False  # on a GPU, steps whose shapes come again as one CUDA graph: see `recorded.py`
+    # On a GPU, steps whose shapes come again as one CUDA graph (`recorded.py`). None: where all code is known to allow
+    # it (`recordable.py`); True says why not where it is not done.
+    record: bool | None = None
     device: str = "auto"  # "auto" takes CUDA where it is present
     recompute: bool = False  # the inside of blocks on the way back, in place of keeping it
     parallel: str = ""  # how ranks share the work, as `parallel.layout.Layout` spells it; what is not named shards

@@ -69,11 +69,19 @@ class StandingBatch:
     def __init__(self, like: Any, asked: Collection[str] = ()) -> None:
         values = {each.name: getattr(like, each.name) for each in fields(like)}
         self._tensors = {name: torch.empty_like(value) for name, value in values.items() if isinstance(value, Tensor)}
-        device = next(iter(self._tensors.values())).device
+        devices = {tensor.device for tensor in self._tensors.values()}
+        if len(devices) != 1:  # what lies on the host may be read there, unnoticed
+            raise TypeError(f"tensors of a batch lie on {len(devices)} devices")
+        (device,) = devices
         names = [name for name, value in values.items() if _counts(value) and name not in asked]
         self._numbers = {name: Number.of(name, device) for name in names}
         self._filled: dict[str, int] = {}
-        self.batch = replace(like, **self._tensors, **self._numbers)
+        self._like = replace(like, **self._tensors, **self._numbers)
+
+    @property
+    def batch(self) -> Any:
+        """A fresh one each time: what a batch has once computed from its tensors, and kept, would be another's."""
+        return replace(self._like)
 
     def fill(self, batch: Any) -> None:
         torch._foreach_copy_(list(self._tensors.values()), [getattr(batch, name) for name in self._tensors])

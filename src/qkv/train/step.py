@@ -1,5 +1,6 @@
 """One update of the weights: micro-batches forward and back, gradients averaged, clipped, applied or skipped."""
 
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -7,9 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from qkv.train.by_layer import LayerWatch
+from qkv.train.evaluation import Evaluate
 from qkv.train.objectives.loss import Batch, Loss, Objective
 from qkv.train.parallel.team import Team
 from qkv.train.prefetch import Prefetch
+from qkv.train.recordable import why_plain
 from qkv.train.recorded import RecordedSteps
 from qkv.train.settings import TrainSettings
 
@@ -29,7 +32,11 @@ class Update:
 
 
 class Stepper:
-    """Applies updates without ever waiting for the device (with a fused optimizer)."""
+    """Applies updates without ever waiting for the device (with a fused optimizer).
+
+    On a GPU steps whose shapes come again are recorded and replayed, as the settings have it. `adjusted`: somebody
+    changes numbers of the model between updates, other than its weights and which of them learn.
+    """
 
     def __init__(
         self,
@@ -40,6 +47,8 @@ class Stepper:
         flops_per_token: FlopCount = 0.0,
         say: Callable[[str], None] = print,
         team: Team | None = None,
+        *,
+        adjusted: bool = False,
     ) -> None:
         self.model = model
         self.objective = objective
@@ -52,6 +61,8 @@ class Stepper:
         self.parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         for group in optimizer.param_groups:
             group.setdefault("initial_lr", group["lr"])
+        if settings.record is not False:
+            self._record_if_possible(adjusted)
 
     def set_rate(self, multiplier: float) -> float:
         """Each group's own rate times the schedule's multiplier; returns the first group's rate."""
@@ -60,10 +71,47 @@ class Stepper:
         rate: float = self.optimizer.param_groups[0]["lr"]
         return rate
 
-    def record(self) -> None:
-        """From here on, steps whose shapes come again are recorded and replayed, where they can be."""
-        device = self.settings.torch_device()
-        self.recorded = RecordedSteps(self.model, lambda batch: self._loss(batch, device), device, self.say)
+    def record(self, *, asked: bool = True) -> None:
+        """From here on, steps whose shapes come again are recorded and replayed, where they can be.
+
+        Where somebody `asked` for it, it is said why others are not.
+        """
+        device, this = self.settings.torch_device(), weakref.proxy(self)  # or both would outlive their use
+        self.recorded = RecordedSteps(
+            self.model, self.objective, lambda batch: this._loss(batch, device), device, self.say, asked=asked
+        )
+
+    def _record_if_possible(self, adjusted: bool) -> None:
+        device, ranks = self.settings.torch_device(), self.team.world.size
+        why_not = why_plain(self.model, self.objective, self.settings, device, ranks, adjusted)
+        if why_not is None:
+            self.record(asked=bool(self.settings.record))
+        elif self.settings.record:
+            self.say(f"Steps are not recorded where {why_not}: all are trained on plainly.")
+
+    def forget_records(self) -> None:
+        """Make none any more, and give their memory back."""
+        if self.recorded is not None:
+            self.recorded.forget()
+
+    def with_room(self, evaluate: Evaluate) -> Evaluate:
+        """The same figures; where the device has no memory for them beside the records, these are given up first."""
+
+        def roomy(model: nn.Module) -> Mapping[str, float]:
+            if self.recorded is not None and self.recorded.steps_aside:
+                self.recorded.drop()
+            try:
+                return evaluate(model)
+            except torch.OutOfMemoryError:
+                if self.recorded is None or not self.recorded.holds_memory:
+                    raise
+            # Out of the handler, whose error holds on to all that the evaluation had made.
+            self.say("The device ran out of memory: from here on records are made anew after each evaluation.")
+            self.recorded.steps_aside = True
+            self.recorded.drop()
+            return evaluate(model)
+
+        return roomy
 
     def update(self, batches: Prefetch, watch: LayerWatch | None = None) -> Update:
         losses, (first, all_flops), flops = self._fitting(batches)
@@ -94,11 +142,13 @@ class Stepper:
             try:
                 return self._pass(batches)
             except torch.OutOfMemoryError:
-                if getattr(self.objective, "compares_rows", False) or self.team.world.size > 1:
+                if self.team.world.size > 1:
                     raise  # others are in the middle of the same pass
                 self.optimizer.zero_grad(set_to_none=True)
                 # Records hold memory that plain steps could do with: first without them.
                 again = self.recorded is not None and self.recorded.forget()
+                if not again and getattr(self.objective, "compares_rows", False):
+                    raise
                 parts = None if again else batches.divide(began)
                 if parts is None and not again:
                     raise
@@ -142,7 +192,9 @@ class Stepper:
         return losses, first, flops
 
     def _by_record(self, batch: Batch, batches: Prefetch, divisor: int | None) -> Loss | None:
-        return None if self.recorded is None or batches.idle else self.recorded(batch, divisor)
+        if self.recorded is None or batches.idle or batches.device.type != self.recorded.device.type:
+            return None
+        return self.recorded(batch, divisor)
 
     def _loss(self, batch: Batch, device: torch.device, idle: bool = False) -> Loss:
         """The objective's answer; one that stands in for no rows counts for nothing, but ranks compute it together."""

@@ -83,7 +83,13 @@ class MultiHead(nn.Module):
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Tensor | None, ctx: Context, beams: int = 1
     ) -> Tensor:
-        """All heads at once, then `W^O`. q [b h q d], k [b g k d], v [b g k e] → [b q width]
+        """All heads at once, then `W^O`. q [b h q d], k [b g k d], v [b g k e] → [b q width]"""
+        return self.out(self.heads_read(q, k, v, mask, bias, ctx, beams))
+
+    def heads_read(
+        self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Tensor | None, ctx: Context, beams: int = 1
+    ) -> Tensor:
+        """What the heads read, side by side. [b q h·e]
 
         Where the queries of several rows (`beams`) stand in line, the ledger still gets the weights row by row.
         """
@@ -95,7 +101,7 @@ class MultiHead(nn.Module):
             o = by_stretches(self._read, q, k, v, mask, bias, dropout)
         else:
             o = self._read(q, k, v, mask, bias, dropout, record)
-        return self.out(o.transpose(1, 2).flatten(2))
+        return o.transpose(1, 2).flatten(2)
 
     def _read(
         self,
@@ -144,12 +150,23 @@ class Attention(MultiHead):
         return q, k, v
 
     def forward(self, x: Tensor, ctx: Context) -> Tensor:
+        return self.out(self.hidden(x, ctx))
+
+    def hidden(self, x: Tensor, ctx: Context) -> Tensor:
+        """All but the last product: what `W^O` is given. [b s h·e]"""
         q, k, v = self.projected(x, ctx)
         keys = ctx.tokens
         if ctx.cache is not None:
             k, v = ctx.cache.extend(self, k, v)
             keys = ctx.cache.keys(ctx.tokens)
-        return self.attend(q, k, v, ctx.mask(self.visibility, ctx.tokens, keys, x.device), ctx.bias, ctx)
+        return self.heads_read(q, k, v, ctx.mask(self.visibility, ctx.tokens, keys, x.device), ctx.bias, ctx)
+
+    def hidden_of_first(self, x: Tensor, ctx: Context, count: int) -> Tensor:
+        """The same for the first `count` slots of each row, where neither positions nor a bias play a part."""
+        q, k, v = self.project.with_first_of(x[:, :count], x)
+        q, k, v = heads_of(q, self.heads), heads_of(k, self.key_value_heads), heads_of(v, self.key_value_heads)
+        mask = ctx.mask(self.visibility, ctx.tokens.part(0, count), ctx.tokens, x.device)
+        return self.heads_read(q, k, v, mask, None, ctx)
 
 
 class CrossAttention(MultiHead):

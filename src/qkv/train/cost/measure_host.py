@@ -96,7 +96,7 @@ def measure_host(place: torch.device, *, tiny: bool = False) -> dict[str, float]
     """Seconds for each operator, by precision and phase: {"float32 forward": …}."""
     found = {}
     for precision in ("float32", "bfloat16") if place.type == "cuda" else ("float32",):
-        settings = TrainSettings(steps=1, precision=precision, device=str(place))
+        settings = TrainSettings(steps=1, precision=precision, device=str(place), record=False)
         times = _phases(place, settings, 3 if tiny else STEPS)
         trace, _ = trace_step(_small_model(), LanguageLoss(), adamw, _small_batch(), settings, _numbered(place),
                               CUDNN_PREFERRED)  # fmt: skip

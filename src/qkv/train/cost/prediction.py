@@ -17,7 +17,7 @@ from qkv.train.cost.profile import DeviceProfile
 from qkv.train.cost.step import MakeOptimizer, trace_forward, trace_step
 from qkv.train.cost.tracer import BACKWARD, FORWARD, UPDATE, Trace
 from qkv.train.objectives.loss import Batch, Objective
-from qkv.train.recordable import reason_against
+from qkv.train.recordable import why_plain
 from qkv.train.settings import TrainSettings
 
 
@@ -83,7 +83,10 @@ def predict(
     """The cost of a step on a batch like this one; without an optimizer, of a pass that learns nothing."""
     trace, counted = traced(model, objective, batch, settings, place=place, profile=profile, optimizer=optimizer)
     counts = getattr(objective, "counts", "tokens")
-    return cost_of(trace, model, counted, counts, settings, profile, device, learns=optimizer is not None)
+    recorded = optimizer is not None and why_plain(model, objective, settings, place) is None
+    return cost_of(
+        trace, model, counted, counts, settings, profile, device, learns=optimizer is not None, recorded=recorded
+    )
 
 
 def cost_of(
@@ -96,8 +99,9 @@ def cost_of(
     device: str,
     *,
     learns: bool = True,
+    recorded: bool = False,
 ) -> Cost:
-    """What a trace comes to on a device."""
+    """What a trace comes to on a device; `recorded` steps are one launch each."""
     flops = Counter[str]()
     for (phase, work), times in trace.works.items():
         flops[phase] += work.flops * times
@@ -114,7 +118,6 @@ def cost_of(
         "steps": settings.steps,
     }
     if profile is not None and f"{settings.precision} {FORWARD}" in profile.host:
-        recorded = settings.record and reason_against(model, settings, torch.device(profile.kind)) is None
         cost |= _times(trace, profile, settings.precision, sum(flops.values()), recorded)
     return Cost(**cost)
 

@@ -120,7 +120,8 @@ def _work(name: str, programs: int, given: tuple[Any, ...], constants: dict[str,
     tensors = [value for value in given if isinstance(value, Tensor)]
     moved = sum({id(tensor): tensor.numel() * tensor.element_size() for tensor in tensors}.values())
     first = tensors[0]
-    if name == "entropy_programs.entropy_of_rows" and constants["SLOPED"] and tensors[1] is first:
+    held = name == "entropy_programs.entropy_of_held_rows"
+    if held or (name == "entropy_programs.entropy_of_rows" and constants["SLOPED"] and tensors[1] is first):
         moved += first.numel() * first.element_size()  # read, and overwritten
     if name in ("lsh_programs.forward", "lsh_programs.backward"):
         back = name.endswith("backward")

@@ -35,6 +35,12 @@ class AlwaysThis:
     def take(self) -> Batch:
         return self.batch
 
+    def rewind(self, position: dict[str, Any]) -> None:
+        pass
+
+    def divide(self, position: dict[str, Any]) -> None:
+        """It cannot be smaller."""
+
     def fetch(self) -> None:
         pass
 
@@ -76,7 +82,7 @@ def trace_step(
             with tracer.during(FORWARD):
                 return objective(model, batch)
 
-        stepper = SureStepper(shapes, forward, made, settings)
+        stepper = SureStepper(shapes, forward, made, replace(settings, record=False))
         for parameter in parameters:
             parameter.register_post_accumulate_grad_hook(lambda each: tracer.own([each.grad], "gradients"))
         calls.during_backward = lambda: tracer.during(BACKWARD)

@@ -20,6 +20,7 @@ class CTCLoss:
     """-log p(text | sound), summed over sounds and counted in letters. [graves2006 eq.8]"""
 
     counts: ClassVar[str] = "letters"
+    decides_on_host: ClassVar[bool] = True
 
     blank: int = 0
 

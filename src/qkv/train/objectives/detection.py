@@ -42,6 +42,7 @@ class SetPredictionLoss:
     """
 
     counts: ClassVar[str] = "objects"
+    decides_on_host: ClassVar[bool] = True
 
     class_cost: float = 1.0
     distance_cost: float = 5.0  # of the four numbers of a box

@@ -117,7 +117,8 @@ class PairClassLoss:
 
 def embeddings(model: TextModel, batch: GroupBatch) -> Tensor:
     """One vector a text. [g b d]"""
-    return widened(answer(model, batch)).unflatten(0, (batch.texts, batch.groups))
+    sizes = int(batch.texts), int(batch.groups)  # asked for on the host, which makes shapes: a record is told so
+    return widened(answer(model, batch)).unflatten(0, sizes)
 
 
 def cosines(first: Tensor, second: Tensor) -> Tensor:

@@ -1,8 +1,8 @@
 """A program for a GPU: cross-entropy and its slope of one row of logits, the arithmetic of `entropy_of_rows.py`.
 
 The row is read once for its largest number and its sum of exponentials, which every lane keeps for the columns it
-meets, and once more, mostly from the cache, for its slopes. Logits are taken times log₂e, so that the exponential is
-the hardware's own, 2^x.
+meets, and once more, mostly from the cache, for its slopes; or once only, where a program can hold all of it. Logits
+are taken times log₂e, so that the exponential is the hardware's own, 2^x.
 """
 
 from __future__ import annotations
@@ -72,3 +72,93 @@ def entropy_of_rows(
                 slope *= tl.load(gradient)
             slope = tl.where(counts & (column < vocabulary), slope, 0.0)
             tl.store(slopes + column, slope.to(slopes.dtype.element_ty), mask=column < width)
+
+
+@triton.jit
+def halves(words, nothing):
+    """Two bfloat16 numbers of each word in float32, of which they are the upper half.
+
+    `nothing` is 0, which the compiler cannot know until the row's measures are there; it would make the numbers wide at
+    once and hold twice as much.
+    """
+    words ^= nothing
+    return (words << 16).to(tl.float32, bitcast=True), (words & -65536).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def entropy_of_held_rows(
+    logits, wanted, real, normaliser, losses, likelihoods,
+    vocabulary, width, stride, smoothing,
+    SMOOTHED: tl.constexpr, FULL: tl.constexpr, TILES: tl.constexpr, N: tl.constexpr,
+):  # fmt: skip
+    """As `entropy_of_rows` MEASURED and SLOPED in place, of bfloat16 rows of at most TILES · 2 N columns, read once.
+
+    A row stays in registers as it came, two numbers in a word: its largest is found, its exponentials are summed, and
+    computed once more for its slopes. `width` is even, the first FULL tiles lie within the vocabulary.
+    """
+    LOG2_E: tl.constexpr = 1.4426950408889634
+    LN_2: tl.constexpr = 0.6931471805599453
+    LEAST: tl.constexpr = -8323200  # -inf twice, 0xff80ff80
+    row = tl.program_id(0).to(tl.int64)
+    logits += row * stride
+    words = logits.to(tl.pointer_type(tl.int32), bitcast=True)
+    lane = tl.arange(0, N)
+    if tl.load(real + row) == 0:
+        for start in range(0, width, 2 * N):
+            column = start + tl.arange(0, 2 * N)
+            tl.store(logits + column, tl.zeros([2 * N], logits.dtype.element_ty), mask=column < width)
+        tl.store(normaliser + row, 0.0)
+        tl.store(losses + row, 0.0)
+        tl.store(likelihoods + row, 0.0)
+    else:
+        held = ()
+        for tile in tl.static_range(TILES):
+            at = tile * N + lane
+            if tile < FULL:
+                word = tl.load(words + at, eviction_policy="evict_first")
+            else:
+                word = tl.load(words + at, mask=at * 2 < width, other=LEAST, eviction_policy="evict_first")
+                word = tl.where(at * 2 + 1 < vocabulary, word, (word & 65535) | (LEAST & -65536))
+                word = tl.where(at * 2 < vocabulary, word, LEAST)
+            held = held + (word,)  # type: ignore[assignment]
+        peak = tl.full([N], -1e30, tl.float32)  # not -inf, from which -inf cannot be taken
+        for tile in tl.static_range(TILES):
+            even, odd = halves(held[tile], 0)
+            peak = tl.maximum(peak, tl.maximum(even, odd))
+        top = tl.max(peak, 0) * LOG2_E
+        aim = tl.load(wanted + row)
+        known = (aim >= 0) & (aim < vocabulary)  # if not, the loss is NaN
+        said = tl.load(logits + aim, mask=known, other=float("nan")).to(tl.float32)
+        nothing = (top == float("inf")).to(tl.int32)  # or else all is NaN
+        sums = tl.zeros([N], tl.float32)
+        total = tl.zeros([N], tl.float32)
+        for tile in tl.static_range(TILES):
+            even, odd = halves(held[tile], nothing)
+            sums += tl.exp2(even * LOG2_E - top) + tl.exp2(odd * LOG2_E - top)
+            if SMOOTHED:
+                if tile >= FULL:
+                    at = tile * N + lane
+                    even, odd = tl.where(at * 2 < vocabulary, even, 0.0), tl.where(at * 2 + 1 < vocabulary, odd, 0.0)
+                total += even + odd
+        log_sum = top + tl.log2(tl.sum(sums, 0))  # to the base 2
+        likelihood = log_sum * LN_2 - said
+        loss = likelihood
+        evenly = 0.0
+        if SMOOTHED:
+            loss = (1 - smoothing) * likelihood + smoothing * (log_sum * LN_2 - tl.sum(total, 0) / vocabulary)
+            evenly = smoothing / vocabulary
+        tl.store(normaliser + row, log_sum * LN_2)
+        tl.store(losses + row, loss)
+        tl.store(likelihoods + row, likelihood)
+        nothing = (log_sum == float("inf")).to(tl.int32)
+        for tile in tl.static_range(TILES):
+            even, odd = halves(held[tile], nothing)
+            column = tile * 2 * N + tl.arange(0, 2 * N)
+            slope = tl.join(tl.exp2(even * LOG2_E - log_sum), tl.exp2(odd * LOG2_E - log_sum)).reshape(2 * N) - evenly
+            if tile >= FULL:
+                slope = tl.where(column < vocabulary, slope, 0.0)
+            tl.store(logits + column, slope.to(logits.dtype.element_ty), mask=column < width)
+        aim = tl.load(wanted + row)  # rather than hold it meanwhile
+        tl.debug_barrier()  # the wanted token's slope is written again, after all others
+        slope = tl.exp2(said * LOG2_E - log_sum) - evenly - (1 - smoothing)
+        tl.store(logits + aim, slope.to(logits.dtype.element_ty), mask=known)

@@ -12,13 +12,15 @@ import triton
 from torch import Tensor
 
 from qkv.parts.attention.kernels.launch_triton import launch
-from qkv.train.objectives.entropy_programs import entropy_of_rows
+from qkv.train.objectives.entropy_programs import entropy_of_held_rows, entropy_of_rows
 
 if TYPE_CHECKING:
     from qkv.train.objectives.entropy_of_rows import Measures, Targets
 
 _AT_ONCE = 4096  # columns at most that a program takes in one step
 _OF_A_LANE = 8  # columns of a step: a load of 16 bytes in bfloat16
+_HELD = 51_200  # columns at most that a program holds: 200 of a lane, in 100 of the 128 registers
+_REGISTERS = 128  # that it has, so that two programs of eight warps run at once and one computes while the other reads
 
 
 def measure(logits: Tensor, targets: Targets, into: Measures) -> None:
@@ -34,7 +36,39 @@ def differentiate(logits: Tensor, targets: Targets, normaliser: Tensor, gradient
 
 def measure_and_differentiate(logits: Tensor, targets: Targets, into: Measures) -> None:
     """As `entropy_of_rows.measure_and_differentiate`."""
-    _run(logits, logits, targets, into, None, measured=True, sloped=True)
+    if _can_be_held(logits):
+        _run_held(logits, targets, into)
+    else:
+        _run(logits, logits, targets, into, None, measured=True, sloped=True)
+
+
+def _can_be_held(logits: Tensor) -> bool:
+    """Rows of pairs of narrow numbers that fit. What torch compiles may not say how many registers it wants."""
+    width, pairs = logits.shape[1], logits.stride(0) % 2 == 0 and logits.data_ptr() % 4 == 0
+    narrow = logits.dtype == torch.bfloat16 and pairs and width % 2 == 0
+    return narrow and width <= _HELD and not torch.compiler.is_compiling()
+
+
+def _run_held(logits: Tensor, targets: Targets, measures: Measures) -> None:
+    rows, width = logits.shape
+    if not rows:
+        return
+    warps = max(1, min(8, triton.next_power_of_2(width) // 1024))
+    columns = warps * 32 * _OF_A_LANE
+    launch(
+        entropy_of_held_rows,
+        (rows, 1),
+        (logits, *_numbers(targets), *measures),
+        (targets.vocabulary, width, logits.stride(0), float(targets.smoothing)),
+        {
+            "SMOOTHED": targets.smoothing > 0,
+            "FULL": targets.vocabulary // columns,
+            "TILES": triton.cdiv(width, columns),
+            "N": columns // 2,
+        },
+        num_warps=warps,
+        maxnreg=_REGISTERS,
+    )
 
 
 def _run(
@@ -50,13 +84,11 @@ def _run(
     rows, width = logits.shape
     if not rows:
         return
-    # As numbers: what is loaded as a bool does not go together with every mask.
-    wanted, real = targets.wanted.contiguous(), targets.real.contiguous().view(torch.int8)
     columns = min(_AT_ONCE, max(128, triton.next_power_of_2(width)))
     launch(
         entropy_of_rows,
         (rows, 1),
-        (logits, slopes, wanted, real, *measures, measures[0] if gradient is None else gradient),
+        (logits, slopes, *_numbers(targets), *measures, measures[0] if gradient is None else gradient),
         (targets.vocabulary, width, logits.stride(0), slopes.stride(0), float(targets.smoothing)),
         {
             "MEASURED": measured,
@@ -67,3 +99,8 @@ def _run(
         },
         num_warps=max(1, columns // (32 * _OF_A_LANE)),
     )
+
+
+def _numbers(targets: Targets) -> tuple[Tensor, Tensor]:
+    """What is wanted, and which rows count, not as bools: loaded ones do not go together with every mask."""
+    return targets.wanted.contiguous(), targets.real.contiguous().view(torch.int8)

@@ -30,6 +30,8 @@ class Objective(Protocol):
 
     What it counts are tokens, unless it has an attribute `counts` that says otherwise, such as "texts". Where the loss
     of a row depends on the other rows of its batch, `compares_rows` is True: such a batch cannot be taken in parts.
+    Where it waits for the device on its way, to decide something on the host, `decides_on_host` is True: such steps are
+    never recorded. All other numbers of the host that it reads stand in the batch or in its own fields.
     """
 
     def __call__(self, model: Any, batch: Any) -> Loss: ...

@@ -30,6 +30,7 @@ class MaskedPatchLoss:
     """
 
     counts: ClassVar[str] = "hidden patches"
+    decides_on_host: ClassVar[bool] = True
 
     normalise: Normalise
     hiding: PatchHiding = PatchHiding()  # noqa: RUF009 (frozen)

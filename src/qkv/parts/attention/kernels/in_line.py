@@ -20,7 +20,7 @@ from qkv.parts.uncompiled import uncompiled
 
 WIDEST = 256  # head that FlashAttention takes
 SHORT_WIDEST = 128  # head that the programs for short documents take
-SHORT = 256  # tokens of the longest document up to which they are faster, since FlashAttention takes 128 at a time
+SHORT = 512  # tokens of the longest document up to which they are faster, since FlashAttention takes 128 at a time
 ENOUGH = 1 << 13  # tokens from which on a GPU takes longer than the host that launches a program
 
 

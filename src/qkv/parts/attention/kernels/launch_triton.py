@@ -18,16 +18,16 @@ _compiled: dict[tuple[Any, ...], tuple[Any, Any, list[Any]]] = {}
 def launch(
     program: Any,
     grid: tuple[int, int],
-    tensors: tuple[Tensor, ...],
+    tensors: tuple[Any, ...],
     numbers: tuple[int | float, ...],
     constants: dict[str, Any],
     **options: int,
 ) -> None:
-    """`program[grid](*tensors, *numbers, **constants, **options)`"""
+    """`program[grid](*tensors, *numbers, **constants, **options)`; after the first, descriptors of tensors will do."""
     if torch.compiler.is_compiling():
         program[grid](*tensors, *numbers, **constants, **options)
         return
-    kinds = tuple([(x.dtype, x.data_ptr() & 15) for x in tensors])
+    kinds = tuple([(x.dtype, x.data_ptr() & 15) if isinstance(x, Tensor) else _kind(x) for x in tensors])
     key = (id(program), tensors[0].device, kinds, numbers, *constants.values(), *options.values())
     known = _compiled.get(key)
     if known is not None and known[0] is program:
@@ -40,3 +40,8 @@ def launch(
         _compiled.clear()
     given = len(tensors) + len(numbers)
     _compiled[key] = (program, compiled, [constants[name] for name in program.arg_names[given:]])
+
+
+def _kind(descriptor: Any) -> tuple[Any, ...]:
+    """Descriptors are aligned, and what they say of sizes is read when the program runs."""
+    return () if descriptor is None else (descriptor.base.dtype, *descriptor.block_shape)

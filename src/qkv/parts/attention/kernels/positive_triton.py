@@ -34,18 +34,6 @@ def fits(q: Tensor, v: Tensor) -> bool:
     return max(q.shape[3], v.shape[3]) <= WIDEST.get(q.dtype, 0)
 
 
-def fills(q: Tensor, k: Tensor, v: Tensor, features: int) -> bool:
-    """Whether tokens, widths and features come in whole chunks, so that the programs hide nothing of their tiles.
-
-    Where every query sees every key, the program back to queries that hides something gives NaN on an H200 for some
-    shapes in bfloat16 (and not in Triton's interpreter): until it is known why, torch's operators compute those.
-    """
-    if not (q.shape[2] and k.shape[2]):
-        return False
-    shapes, strides = (q.shape, k.shape, v.shape), (q.stride(), k.stride(), v.stride())
-    return bool(layout_of(shapes, strides, q.dtype, features, 1.0).constants["FITS"])
-
-
 @dataclass(frozen=True)
 class Steps:
     """How a program works: features at once, warps, and loads under way at once."""
@@ -87,12 +75,15 @@ def layout_of(
     chunk, steps = chunk_and_steps(max(d, e), narrow)
     steps = tuple(Steps(min(each.features, _filled(m)), each.warps, each.stages) for each in steps)
     whole = queries % chunk == keys % chunk == m % max(each.features for each in steps) == 0
+    # Tiles of directions and of sums take turns in one place of shared memory. Where they are not equally wide, ptxas
+    # 12.8 finds the place of the second by a register that it never writes: NaN, or an illegal access.
+    width = _filled(max(d, e))
     constants = {
-        "FITS": whole and (_filled(d), _filled(e)) == (d, e),
+        "FITS": whole and d == e == width,
         "PRECISION": "tf32" if narrow else "tf32x3",  # of float32 alone: three products of rounded numbers
         "C": chunk,
-        "D": _filled(d),
-        "E": _filled(e),
+        "D": width,
+        "E": width,
     }
     of_queries, of_keys = triton.cdiv(queries, chunk), triton.cdiv(keys, chunk)
     sizes = (m, scale / 2, d, e, (e + beside(e)) // 8)

@@ -21,7 +21,7 @@ MOST = 272
 MOST_PADDED = 224  # beside what tells that some of them are padding
 MOST_WIDE = 128  # of heads of other widths than these, up to the widest
 WIDTHS, WIDEST = (16, 32, 64), 128
-ENOUGH = 1 << 23  # scores from which on a GPU takes longer than the host that launches a program
+ENOUGH = 1 << 20  # scores from which on a GPU takes longer than the host that launches a program
 
 
 def short(

@@ -14,7 +14,7 @@ from qkv.parts.attention.kernels.flash_tiled import like_a_stream
 from qkv.parts.attention.kernels.flash_triton import Steps
 from qkv.parts.attention.kernels.launch_triton import launch
 
-LINE = Steps(64, 64, 4, 2)  # of documents in line
+LINE = Steps(64, 64, 4, 3)  # of documents in line
 LEAST = 16  # rows and columns that a product of tiles takes at least
 # Keys of a row in up to three powers of two. Scores of 64 queries with 272 keys stay in registers; a piece that is
 # filled in part takes some more of them, so the last one is small where there are many.

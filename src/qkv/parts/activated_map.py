@@ -1,0 +1,156 @@
+"""activation(x W + b) without passes of its own for bias and activation, on GPUs that have a copy engine.
+
+Shapes: m rows, k inputs, n hidden units; x [m k], W₁ [n k], W₂ [k n].
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeGuard
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from qkv.parts.precision import narrow_type
+from qkv.parts.programs import runs_our_own
+
+LEAST = 1 << 22  # hidden units of all rows; for fewer, launching the program takes the host longer than it saves
+NARROW = (torch.bfloat16, torch.float16)
+ALIGNED = 16  # bytes, as the copy engine asks
+
+
+def fits(x: Tensor, linear: nn.Module) -> bool:
+    """Whether activation(linear(x)) may be one program: a plain map, no gradients, and enough to do."""
+    return runs_our_own(x) and _plain(linear) and not _asked(x, linear) and _worth_it(x, linear)
+
+
+def fits_trained(x: Tensor, inner: nn.Module, outer: nn.Module) -> bool:
+    """The same of outer(activation(inner(x))) and its gradients; a compiler may ask, who then sees operators."""
+    if not _runs_operators(x) or not _plain(inner) or not _plain(outer) or outer.out_features != inner.in_features:
+        return False
+    return _asked(x, inner, outer) and _worth_it(x, inner)
+
+
+def activated_map(x: Tensor, linear: nn.Linear, activation: str) -> Tensor:
+    """activation(linear(x)), where it `fits`. [... k] → [... n]"""
+    from qkv.parts import activated_map_triton  # Triton comes with torch's builds for GPUs only
+
+    dtype = narrow_type(x)
+    rows = x.reshape(-1, x.shape[-1]).to(dtype)
+    y = activated_map_triton.activated_map(_aligned(rows), _aligned(linear.weight.to(dtype)), linear.bias, activation)
+    return y.view(*x.shape[:-1], -1)
+
+
+def feed_forward(x: Tensor, inner: nn.Linear, outer: nn.Linear, activation: str) -> Tensor:
+    """outer(activation(inner(x))), where it `fits_trained`. [... k] → [... k]"""
+    dtype = narrow_type(x)
+    rows = x.reshape(-1, x.shape[-1]).to(dtype)
+    y = _FeedForward.apply(rows, inner.weight.to(dtype), inner.bias, outer.weight.to(dtype), outer.bias, activation)
+    return y.view(*x.shape[:-1], -1)
+
+
+class _FeedForward(torch.autograd.Function):
+    """Hidden units before and after the activation are kept, as torch's operators do."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, outer: Tensor, outer_bias: Tensor | None, name: str
+    ) -> Tensor:
+        z, h = _both(x, weight, bias, name)
+        ctx.save_for_backward(x, weight, outer, z, h)
+        ctx.name = name
+        return F.linear(h, outer, None if outer_bias is None else outer_bias.to(h.dtype))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, above: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight, outer, z, h = ctx.saved_tensors
+        of_x, of_weight, of_bias, of_outer, of_outer_bias, _ = ctx.needs_input_grad
+        dz, sums = _times_slope(above, outer, z, ctx.name)
+        return (
+            dz @ weight if of_x else None,
+            dz.T @ x if of_weight else None,
+            sums if of_bias else None,
+            above.T @ h if of_outer else None,
+            above.sum(0, dtype=torch.float32) if of_outer_bias else None,
+            None,
+        )
+
+
+def _both(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str) -> tuple[Tensor, Tensor]:
+    return (_both_at_once if runs_our_own(x) else _both_operator)(x, weight, bias, activation)
+
+
+def _times_slope(above: Tensor, outer: Tensor, z: Tensor, activation: str) -> tuple[Tensor, Tensor]:
+    return (_times_slope_at_once if runs_our_own(z) else _times_slope_operator)(above, outer, z, activation)
+
+
+def _both_at_once(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str) -> tuple[Tensor, Tensor]:
+    """z = x W₁ᵀ + b₁, and its activation."""
+    from qkv.parts import activated_map_triton
+
+    return activated_map_triton.both(_aligned(x), _aligned(weight), bias, activation)
+
+
+def _times_slope_at_once(above: Tensor, outer: Tensor, z: Tensor, activation: str) -> tuple[Tensor, Tensor]:
+    """dz = (above W₂) · activation'(z), and its sum over rows."""
+    from qkv.parts import activated_map_triton
+
+    return activated_map_triton.map_times_slope(_aligned(above), _aligned(outer), z, activation)
+
+
+_both_operator = torch.library.custom_op("qkv::activated_map", _both_at_once, mutates_args=())
+_times_slope_operator = torch.library.custom_op("qkv::map_times_slope", _times_slope_at_once, mutates_args=())
+
+
+@_both_operator.register_fake
+def _(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str) -> tuple[Tensor, Tensor]:
+    shape = x.shape[0], weight.shape[0]  # no len, which asks for a number where a compiler has a letter
+    return x.new_empty(shape), x.new_empty(shape)
+
+
+@_times_slope_operator.register_fake
+def _(above: Tensor, outer: Tensor, z: Tensor, activation: str) -> tuple[Tensor, Tensor]:
+    return torch.empty_like(z), z.new_empty(z.shape[1], dtype=torch.float32)
+
+
+def _runs_operators(x: Tensor) -> bool:
+    """Whether programs may run, by themselves or inside of operators that a compiler knows."""
+    return (x.is_cuda and torch.compiler.is_compiling()) or runs_our_own(x)
+
+
+def _plain(linear: nn.Module) -> TypeGuard[nn.Linear]:
+    """Whether calling it is a product and nothing else: no adapter, no other precision, no hook."""
+    if type(linear) is not nn.Linear or "forward" in linear.__dict__:
+        return False
+    hooked = linear._forward_hooks or linear._forward_pre_hooks or linear._backward_hooks or linear._backward_pre_hooks
+    return not hooked and type(linear.weight) in (Tensor, nn.Parameter)
+
+
+def _asked(x: Tensor, *maps: nn.Module) -> bool:
+    """Whether gradients are asked for."""
+    given = [x, *(parameter for each in maps for parameter in each.parameters())]
+    return torch.is_grad_enabled() and any(each.requires_grad for each in given)
+
+
+def _worth_it(x: Tensor, linear: nn.Linear) -> bool:
+    """Whether there is enough to do, of a kind that tensor cores and the copy engine take."""
+    (n, k), dtype = linear.weight.shape, narrow_type(x)
+    if dtype not in NARROW or k % 8 or n % 8 or x.numel() // k * n < LEAST:
+        return False
+    one_type = linear.weight.dtype == x.dtype or torch.is_autocast_enabled(x.device.type)
+    return one_type and linear.weight.device == x.device and _has_copy_engine(x.device)
+
+
+def _aligned(x: Tensor) -> Tensor:
+    """Rows as the copy engine takes them."""
+    fits = x.stride(1) == 1 and x.stride(0) * x.itemsize % ALIGNED == 0 and x.data_ptr() % ALIGNED == 0
+    return x if fits and x.stride(0) >= x.shape[1] else x.clone(memory_format=torch.contiguous_format)
+
+
+def _has_copy_engine(device: torch.device) -> bool:
+    return torch.cuda.get_device_capability(device)[0] == 9
+
+
+_has_copy_engine._dynamo_marked_constant = True  # type: ignore[attr-defined]  # for compilers: a fact, not to be traced

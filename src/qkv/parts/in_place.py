@@ -1,0 +1,220 @@
+"""Blocks that are only asked for an answer, with as few passes over memory as there can be.
+
+The last product of each mixer adds into the stream where it lies. Its bias is not added there: it waits for the next
+norm, which reads the stream anyway and knows all that is waiting. So a residual sum costs no pass of its own, and is
+rounded once where it is otherwise rounded twice.
+
+Parts are read anew at each call, because they may have changed: with any that is not known, or that someone watches,
+blocks run as they are.
+
+Shapes: b rows, s slots, t = b·s tokens, d width, n inputs of a mixer's last product.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple, TypeGuard
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from qkv.parts.attention.attention import Attention
+from qkv.parts.attention.visibility import Tokens
+from qkv.parts.block import Block
+from qkv.parts.context import Context
+from qkv.parts.feedforward import MLP, GatedMLP
+from qkv.parts.linear import JoinedLinear
+from qkv.parts.norm import LayerNorm, RMSNorm
+from qkv.parts.precision import widened
+from qkv.parts.programs import runs_our_own
+from qkv.parts.residual import PathDropout, PostNorm, PreNorm
+
+NARROW = (torch.bfloat16, torch.float16)
+WIDEST = 8192  # stream, of which a program holds a row
+ENOUGH = 1 << 20  # numbers of a stream; with fewer a GPU waits for the host, who saves nothing by programs
+
+
+class Step(NamedTuple):
+    mixer: Attention | MLP | GatedMLP
+    norm: LayerNorm | RMSNorm  # before it, or after it
+    last: nn.Linear  # the mixer's last product
+
+
+class Plan(NamedTuple):
+    steps: list[Step]
+    before: bool  # whether norms come before their mixers
+
+
+def only_answers(x: Tensor, ctx: Context) -> bool:
+    """Whether a pass is on a GPU, in half precision, and nothing but its answer is asked for."""
+    return (
+        ctx.cache is None
+        and not torch.is_grad_enabled()
+        and runs_our_own(x)
+        and x.dtype in NARROW
+        and x.shape[-1] <= WIDEST
+        and x.numel() >= ENOUGH
+        and (ctx.ledger is None or not ctx.ledger.keep)
+        and not torch.is_autocast_enabled("cuda")
+        and not torch.nn.modules.module._has_any_global_hook()
+    )
+
+
+def plan_of(blocks: Iterable[nn.Module], x: Tensor) -> Plan | None:
+    """The steps of blocks that a stream like x may pass in place; None: there is one that is not known."""
+    steps: list[Step] = []
+    wirings = set()
+    for block in blocks:
+        if not _is(Block, block):
+            return None
+        for wired in block._modules.values():
+            step = _step_of(wired, x)
+            if step is None:
+                return None
+            steps.append(step)
+            wirings.add(type(wired))
+    return Plan(steps, before=wirings == {PreNorm}) if len(wirings) == 1 else None
+
+
+def in_place(plan: Plan, last_norm: nn.Module | None, x: Tensor, ctx: Context, wanted: int | None = None) -> Tensor:
+    """What the blocks and the norm behind them make of x, which stays as it is. [b s d] → [b s d]
+
+    Where so many slots from the first on are `wanted`, those alone [b wanted d], if the last attention can.
+    """
+    stream = x.clone(memory_format=torch.contiguous_format)
+    few = None if wanted is None else _last_attention(plan.steps, ctx)
+    if plan.before:
+        return _norms_before(plan.steps, last_norm, stream, ctx, few, wanted)
+    for step in plan.steps:
+        stream = _added(stream, step, stream, ctx, wanted if step is few else None)
+        norm_into(stream, step.norm, stream, bias=step.last.bias)
+    return stream if last_norm is None else last_norm(stream, ctx)
+
+
+def _norms_before(
+    steps: list[Step],
+    last_norm: nn.Module | None,
+    stream: Tensor,
+    ctx: Context,
+    few: Step | None,
+    wanted: int | None,
+) -> Tensor:
+    """The same where the stream itself is never normed: biases wait until the end, and their sum grows."""
+    read = torch.empty_like(stream)
+    kind = torch.promote_types(stream.dtype, torch.float32)
+    free, other = torch.empty(2, stream.shape[-1], dtype=kind, device=stream.device).unbind()  # rooms of sums, in turn
+    waiting = bias = None  # [d] [d]
+    for step in steps:
+        waiting = norm_into(read, step.norm, stream, waiting=waiting, bias=bias, room=free)
+        if waiting is free:
+            free, other = other, free
+        stream = _added(stream, step, read, ctx, wanted if step is few else None)
+        bias = step.last.bias
+        if step is few:
+            read = torch.empty_like(stream)
+    if norm_is_known(last_norm, stream):
+        norm_into(read, last_norm, stream, waiting=waiting, bias=bias, room=free)
+        return read
+    last = [each for each in (waiting, bias) if each is not None]
+    if last:
+        stream += sum(last[1:], last[0])
+    return stream if last_norm is None else last_norm(stream, ctx)
+
+
+def _added(stream: Tensor, step: Step, read: Tensor, ctx: Context, wanted: int | None) -> Tensor:
+    """stream + mixer(read), but for the bias of the last product: the stream itself, or the wanted slots of it."""
+    mixer = step.mixer
+    if not isinstance(mixer, Attention):
+        hidden = mixer.hidden(read)  # [b s n]
+    elif wanted is None:
+        hidden = mixer.hidden(read, ctx)  # [b s n]
+    else:
+        hidden, stream = mixer.hidden_of_first(read, ctx, wanted), stream[:, :wanted].contiguous()  # [b wanted n]
+    stream.view(-1, stream.shape[-1]).addmm_(hidden.reshape(-1, hidden.shape[-1]), step.last.weight.t())
+    return stream
+
+
+def _last_attention(steps: list[Step], ctx: Context) -> Step | None:
+    """The step behind which each slot is on its own, if a few slots can be asked there without the others."""
+    last = next((step for step in reversed(steps) if isinstance(step.mixer, Attention)), None)
+    if last is None or not isinstance(last.mixer, Attention):
+        return None
+    rows = type(ctx.tokens) is Tokens and ctx.tokens.documents is None
+    placed = ctx.position_vectors is not None or ctx.bias is not None or last.mixer.rotary is not None
+    known = last.mixer.kernel is None and _is(JoinedLinear, last.mixer.project)
+    return last if rows and known and not placed else None
+
+
+def norm_into(
+    y: Tensor,
+    norm: LayerNorm | RMSNorm,
+    x: Tensor,
+    *,
+    places: Tensor | None = None,
+    waiting: Tensor | None = None,
+    bias: Tensor | None = None,
+    room: Tensor | None = None,
+) -> Tensor | None:
+    """y = norm(x + places + waiting + bias), where y may be x. [b s d]
+
+    `places` are [s d], or of all rows. Given back is what waits from now on: waiting + bias, in that room.
+    """
+    rms = isinstance(norm, RMSNorm)
+    shift, epsilon = (None, norm.epsilon) if isinstance(norm, RMSNorm) else (norm.bias, norm.eps)
+    carried = None if bias is None else room
+    if runs_our_own(x):
+        from qkv.parts import norm_triton
+
+        given = {"places": places, "waiting": waiting, "bias": bias, "carried": carried}
+        norm_triton.norm_into(y, x, norm.weight, shift, epsilon, rms=rms, **given)
+        return waiting if carried is None else carried
+    added = [each.to(widened(x).dtype) for each in (waiting, bias) if each is not None]
+    wide = sum(added, widened(x) if places is None else widened(x) + places)
+    gain = norm.weight.to(wide.dtype)
+    if rms:
+        y.copy_(F.rms_norm(wide, gain.shape, gain, epsilon))
+    else:
+        y.copy_(F.layer_norm(wide, gain.shape, gain, None if shift is None else shift.to(wide.dtype), epsilon))
+    return waiting if carried is None else carried.copy_(sum(added[1:], added[0]))
+
+
+def _step_of(wired: Any, x: Tensor) -> Step | None:
+    if not _is(PostNorm, wired) and not (_is(PreNorm, wired) and _is(PathDropout, wired._modules["path"])):
+        return None
+    parts: dict[str, Any] = wired._modules
+    mixer, norm = parts["mixer"], parts["norm"]
+    if not norm_is_known(norm, x) or not _is(nn.Dropout, parts["dropout"]):
+        return None
+    if _is(Attention, mixer):
+        last = mixer._modules["out"]
+    elif (_is(MLP, mixer) or _is(GatedMLP, mixer)) and _is(nn.Dropout, mixer._modules["dropout"]):
+        last = mixer._modules["outer"]
+    else:
+        return None
+    return Step(mixer, norm, last) if _is(nn.Linear, last) and _alike(last, x) else None
+
+
+def norm_is_known(norm: Any, x: Tensor) -> TypeGuard[LayerNorm | RMSNorm]:
+    known = _is(LayerNorm, norm) or _is(RMSNorm, norm)
+    return known and norm._parameters["weight"].shape == x.shape[-1:] and _alike(norm, x)
+
+
+def _alike(module: nn.Module, x: Tensor) -> bool:
+    """Whether its parameters are plain tensors beside x, of the same precision."""
+    for each in module._parameters.values():
+        if each is None:
+            continue
+        plain = type(each) is nn.Parameter or type(each) is Tensor
+        if not (plain and each.dtype == x.dtype and each.device == x.device and each.is_contiguous()):
+            return False
+    return True
+
+
+def _is(kind: type[nn.Module], module: object) -> bool:
+    """Whether a module is of that very kind, does what its class says, not at random, and nobody watches it."""
+    if type(module) is not kind:
+        return False
+    own = module.__dict__
+    watched = own["_forward_hooks"] or own["_forward_pre_hooks"] or own.get("_compiled_call_impl") is not None
+    return not (watched or own["training"] or "forward" in own)

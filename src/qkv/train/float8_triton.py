@@ -1,0 +1,59 @@
+"""Launches the programs that round rows to 8 bits and turn what was rounded.
+
+Shapes: m rows, k their width.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+from torch import Tensor
+
+from qkv.parts.attention.kernels.launch_triton import launch
+from qkv.train import float8_programs as programs
+
+AT_ONCE = 4096  # numbers that a program rounds in one step
+TILE, WARPS = 128, 8  # rows and columns that a program turns, and its threads by 32
+
+
+def rounded(x: Tensor) -> tuple[Tensor, Tensor]:
+    """As `float8_rows.rounded`."""
+    x = x if x.stride(1) == 1 else x.contiguous()
+    rows, width = x.shape
+    narrow = torch.empty(rows, width, dtype=torch.float8_e4m3fn, device=x.device)
+    scales = torch.empty(rows, 1, dtype=torch.float32, device=x.device)
+    columns = min(AT_ONCE, max(64, triton.next_power_of_2(width)))
+    together = AT_ONCE // columns
+    launch(
+        programs.round_rows,
+        (triton.cdiv(rows, together), 1),
+        (x, narrow, scales),
+        (rows, width, x.stride(0)),
+        {"R": together, "N": columns},
+        num_warps=8,
+    )
+    return narrow, scales
+
+
+def turned(
+    narrow: Tensor, factors: Tensor | None, top: Tensor | None, sums_by: Tensor | None
+) -> tuple[Tensor, Tensor | None]:
+    """As `float8_rows.turned`, for rows that are a multiple of 4.
+
+    Sums of tiles are added in their order, so that they come out the same each time.
+    """
+    rows, width = narrow.shape
+    tiles = triton.cdiv(rows, TILE)
+    made = torch.empty(width, rows, dtype=narrow.dtype, device=narrow.device)
+    sums = None if sums_by is None else torch.empty(tiles, width, dtype=torch.float32, device=narrow.device)
+    plain = narrow.contiguous().view(torch.int8)
+    given = (each if each is not None else plain for each in (factors, top, sums_by, sums))
+    launch(
+        programs.turn,
+        (tiles, triton.cdiv(width, TILE)),
+        (plain, made.view(torch.int32), *given),
+        (rows, width),
+        {"FOLDED": factors is not None, "SUMMED": sums is not None, "R": TILE // 4, "N": TILE},
+        num_warps=WARPS,
+    )
+    return made, None if sums is None else sums.sum(0)

@@ -1,0 +1,249 @@
+"""Maps with their activation in one program, against torch's operations.
+
+pytest -m gpu tests/parts; without a GPU, TRITON_INTERPRET=1 lets Triton's interpreter read them.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from qkv.parts import activated_map
+from qkv.parts.feedforward import ACTIVATIONS, MLP, ChunkedMLP, gelu
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+DEVICE = "cpu" if INTERPRETED else "cuda"
+DTYPES = [torch.float32] if INTERPRETED else [torch.bfloat16, torch.float16]
+in_triton = pytest.mark.skipif(False, reason="") if INTERPRETED else pytest.mark.gpu
+
+
+def numbers(*shape: int, dtype: torch.dtype = torch.float32, scale: float = 1.0) -> Tensor:
+    return (torch.randn(shape, generator=torch.Generator().manual_seed(len(shape) + shape[-1])) * scale).to(
+        DEVICE, dtype
+    )
+
+
+@in_triton
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", ["gelu", "gelu_tanh", "relu", "silu", "gelu_quick"])
+@pytest.mark.parametrize(("m", "k", "n"), [(300, 72, 136), (1, 8, 8), (128, 64, 256)])
+def test_it_is_the_activation_of_the_map(m: int, k: int, n: int, name: str, dtype: torch.dtype) -> None:
+    from qkv.parts.activated_map_triton import activated_map
+
+    x, weight, bias = numbers(m, k, dtype=dtype), numbers(n, k, dtype=dtype, scale=k**-0.5), numbers(n, dtype=dtype)
+    for shift in (bias, None):
+        expected = ACTIVATIONS[name](F.linear(x.double(), weight.double(), None if shift is None else shift.double()))
+        found = activated_map(x, weight, shift, name)
+        assert found.dtype == dtype
+        step = torch.finfo(dtype).eps
+        torch.testing.assert_close(found.double(), expected, atol=max(step / 8, 3e-6), rtol=max(step, 3e-6))
+
+
+@in_triton
+def test_tiles_beyond_those_of_the_first_round_and_rows_with_gaps() -> None:
+    from qkv.parts.activated_map_triton import Tiling, activated_map
+
+    dtype = DTYPES[0]
+    x, weight = numbers(520, 160, dtype=dtype)[:, 16:80], numbers(200, 64, dtype=dtype, scale=0.125)
+    expected = F.gelu(x.double() @ weight.double().T)
+    found = activated_map(x, weight, None, "gelu", Tiling(64, 64, 32, 3, warps=4, stages=2, at_once=1))
+    step = torch.finfo(dtype).eps
+    torch.testing.assert_close(found.double(), expected, atol=max(step / 8, 3e-6), rtol=max(step, 3e-6))
+
+
+def _granted(device: torch.device) -> bool:
+    return True
+
+
+_granted._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
+@pytest.fixture
+def everywhere(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The program is taken wherever it would be on such a GPU; the list says for which activations."""
+    taken: list[str] = []
+
+    def stand_in(x: Tensor, linear: nn.Linear, activation: str) -> Tensor:
+        taken.append(activation)
+        return ACTIVATIONS[activation](F.linear(x, linear.weight, linear.bias))
+
+    monkeypatch.setattr(activated_map, "runs_our_own", lambda x: type(x) in (Tensor, nn.Parameter))
+    monkeypatch.setattr(activated_map, "_has_copy_engine", _granted)
+    monkeypatch.setattr(activated_map, "LEAST", 1)
+    monkeypatch.setattr(activated_map, "activated_map", stand_in)
+    return taken
+
+
+def mlp(**options: bool) -> MLP:
+    return MLP(16, 32, gelu, **options).to(torch.bfloat16).eval().requires_grad_(False)
+
+
+def test_a_plain_feed_forward_takes_it(everywhere: list[str]) -> None:
+    x = torch.randn(3, 5, 16, dtype=torch.bfloat16)
+    for part in (mlp(), mlp(bias=False), ChunkedMLP(16, 32, gelu, chunk=3).to(torch.bfloat16)):
+        everywhere.clear()
+        with torch.no_grad():
+            found = part(x)
+        assert set(everywhere) == {"gelu"}
+        torch.testing.assert_close(found, part.outer(gelu(part.inner(x))), atol=2e-2, rtol=2e-2)
+
+
+def test_others_do_not(everywhere: list[str]) -> None:
+    x = torch.randn(3, 5, 16, dtype=torch.bfloat16)
+    overridden, hooked, other, replaced = mlp(), mlp(), mlp(), mlp()
+    overridden.inner.forward = lambda x: F.linear(x, overridden.inner.weight) + 1  # type: ignore[method-assign]
+    hooked.inner.register_forward_hook(lambda module, given, made: made + 1)
+    other.activation = torch.tanh
+    replaced.inner = nn.Sequential(replaced.inner)  # type: ignore[assignment]
+    for part in (overridden, hooked, other, replaced):
+        torch.testing.assert_close(part.hidden(x), part.activation(part.inner(x)))
+    mlp().hidden(x.clone().requires_grad_())  # whoever asks for a gradient
+    MLP(16, 32).requires_grad_(False)(x.float())  # wide numbers
+    MLP(12, 32).requires_grad_(False).to(x)(x[..., :12])  # rows that the copy engine does not take
+    mlp()(x[:0])  # nothing
+    assert everywhere == []
+
+
+def test_autocast_narrows_as_ever(everywhere: list[str]) -> None:
+    part, x = MLP(16, 32, gelu).eval(), torch.randn(3, 5, 16)
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        found = part(x)
+        assert everywhere == ["gelu"]
+        torch.testing.assert_close(found, part.outer(gelu(part.inner(x))))
+
+
+@pytest.fixture
+def operators(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The way with gradients is taken on a CPU too, by operators that do the same in torch's; the list says which."""
+    called: list[str] = []
+
+    def both(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str) -> tuple[Tensor, Tensor]:
+        called.append("both")
+        z = F.linear(x, weight, None if bias is None else bias.to(x.dtype))
+        return z, ACTIVATIONS[activation](z)
+
+    def times_slope(above: Tensor, outer: Tensor, z: Tensor, activation: str) -> tuple[Tensor, Tensor]:
+        called.append("slope")
+        assert activation == "gelu"
+        dz = torch.ops.aten.gelu_backward(above @ outer, z)
+        return dz, dz.sum(0, dtype=torch.float32)
+
+    activated_map._both_operator.register_kernel("cpu")(both)
+    activated_map._times_slope_operator.register_kernel("cpu")(times_slope)
+    monkeypatch.setattr(activated_map, "_runs_operators", lambda x: True)
+    monkeypatch.setattr(activated_map, "_has_copy_engine", _granted)
+    monkeypatch.setattr(activated_map, "LEAST", 1)
+    return called
+
+
+def gradients(part: MLP, call: Callable[[Tensor], Tensor], x: Tensor) -> list[Tensor]:
+    x = x.clone().requires_grad_()
+    with torch.autocast(x.device.type, torch.bfloat16, enabled=x.dtype == torch.float32):
+        y = call(x)
+    asked = [each for each in (x, *part.parameters()) if each.requires_grad]
+    return [y.detach(), *torch.autograd.grad(y.float().sin().sum(), asked)]
+
+
+def plainly(part: MLP) -> Callable[[Tensor], Tensor]:
+    return lambda x: part.outer(part.activation(part.inner(x)))
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_gradients_are_those_of_the_parts(operators: list[str], dtype: torch.dtype, bias: bool) -> None:
+    torch.manual_seed(0)
+    part, x = MLP(16, 32, gelu, bias=bias).to(dtype), torch.randn(3, 5, 16, dtype=dtype)
+    for frozen in (None, part.inner.weight):
+        operators.clear()
+        if frozen is not None:
+            frozen.requires_grad_(False)
+        found, expected = gradients(part, part, x), gradients(part, plainly(part), x)
+        assert operators == ["both", "slope"]
+        for mine, other in zip(found, expected, strict=True):
+            assert mine.dtype == other.dtype
+            torch.testing.assert_close(mine.float(), other.float(), atol=4e-2, rtol=2e-2)
+
+
+def test_dropout_takes_the_parts(operators: list[str]) -> None:
+    part, x = MLP(16, 32, gelu, dropout=0.5).to(torch.bfloat16), torch.randn(3, 5, 16, dtype=torch.bfloat16)
+    part(x)
+    assert operators == []
+    part.eval()(x)
+    assert operators == ["both"]
+
+
+@pytest.mark.slow
+def test_a_compiler_sees_operators_for_all_lengths(operators: list[str]) -> None:
+    from functorch.compile import make_boxed_func
+    from torch._dynamo.backends.common import aot_autograd
+
+    torch.manual_seed(0)
+    part, graphs = MLP(16, 32, gelu), []
+
+    def compile_(graph: torch.fx.GraphModule, given: object) -> Callable[..., object]:
+        graphs.append(graph)
+        return make_boxed_func(graph.forward)
+
+    backend = aot_autograd(fw_compiler=compile_, bw_compiler=compile_)
+    compiled = torch.compile(part, dynamic=True, fullgraph=True, backend=backend)
+    for length in (5, 7):
+        x = torch.randn(3, length, 16)
+        for mine, other in zip(gradients(part, compiled, x), gradients(part, plainly(part), x), strict=True):
+            torch.testing.assert_close(mine.float(), other.float(), atol=4e-2, rtol=2e-2)
+    assert len(graphs) == 2  # forwards and backwards, once
+    assert operators == ["both", "slope"] * 2
+
+
+@in_triton
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", ["gelu", "gelu_tanh", "relu", "silu", "gelu_quick"])
+@pytest.mark.parametrize(("m", "k", "n"), [(300, 72, 136), (1, 8, 8)])
+def test_forwards_and_backwards_by_programs(m: int, k: int, n: int, name: str, dtype: torch.dtype) -> None:
+    from qkv.parts.activated_map_triton import both, map_times_slope
+
+    x, weight, bias = numbers(m, k, dtype=dtype), numbers(n, k, dtype=dtype, scale=k**-0.5), numbers(n)
+    step = torch.finfo(dtype).eps
+    z, y = both(x, weight, bias, name)
+    expected = F.linear(x.double(), weight.double(), bias.double()).requires_grad_()
+    active = ACTIVATIONS[name](expected)
+    for found, other in ((z, expected), (y, active)):
+        torch.testing.assert_close(found.double(), other.detach(), atol=max(step / 8, 3e-6), rtol=max(step, 3e-6))
+    above, outer = numbers(m, 8 * k, dtype=dtype), numbers(8 * k, n, dtype=dtype, scale=(8 * k) ** -0.5)
+    kept = expected.detach().to(dtype)
+    dz, sums = map_times_slope(above, outer, kept, name)
+    kept = kept.double().requires_grad_()
+    (exactly,) = torch.autograd.grad(ACTIVATIONS[name](kept), kept, above.double() @ outer.double())
+    assert sums.dtype == torch.float32
+    torch.testing.assert_close(dz.double(), exactly, atol=max(step / 8, 5e-5), rtol=max(step, 5e-5))
+    torch.testing.assert_close(sums.double(), exactly.sum(0), atol=2e-3, rtol=2e-4)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("compiled", [False, True])
+def test_on_a_gpu_it_learns_the_same(monkeypatch: pytest.MonkeyPatch, compiled: bool) -> None:
+    """Against float64, and no further off than torch's operators in narrow numbers are; rows lie apart in memory."""
+    if torch.cuda.get_device_capability()[0] != 9:
+        pytest.skip("needs a GPU with a copy engine")
+    torch.manual_seed(0)
+    monkeypatch.setattr(activated_map, "LEAST", 1)
+    part = MLP(72, 136, gelu).cuda()
+    wide = copy.deepcopy(part).double()
+    call = torch.compile(part, dynamic=True) if compiled else part
+    for length in (33, 50):
+        x = torch.randn(length, 5, 72, device="cuda").transpose(0, 1)
+        exactly = gradients(wide, plainly(wide), x.double())
+        found, usual = gradients(part, call, x), gradients(part, plainly(part), x)
+        for mine, other, best in zip(found, usual, exactly, strict=True):
+            allowed = (other.double() - best).norm() * 1.5 + 1e-3 * best.norm()
+            assert (mine.double() - best).norm() <= allowed
+    assert activated_map.fits_trained(x, part.inner, part.outer) is False  # no autocast here: numbers are wide
+    with torch.no_grad(), torch.autocast("cuda", torch.bfloat16):
+        assert activated_map.fits(x, part.inner)
+        torch.testing.assert_close(part(x), plainly(part)(x), atol=3e-2, rtol=3e-2)
+        assert part(x[:0]).shape == (0, length, 72)

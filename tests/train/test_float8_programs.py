@@ -1,0 +1,84 @@
+"""The programs for 8 bits, on a GPU or, with TRITON_INTERPRET=1, by Triton's interpreter on a CPU."""
+
+import os
+
+import pytest
+import torch
+
+from qkv.train.float8_rows import rounded, turned
+
+pytest.importorskip("triton")
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+pytestmark = pytest.mark.slow if INTERPRETED else pytest.mark.gpu
+DEVICE = "cpu" if INTERPRETED else "cuda"
+KINDS = [torch.float32] if INTERPRETED else [torch.float32, torch.bfloat16]
+
+
+@pytest.fixture(autouse=True)
+def small_steps(monkeypatch):
+    """So that small matrices have several steps and tiles."""
+    from qkv.train import float8_triton
+
+    monkeypatch.setattr(float8_triton, "AT_ONCE", 256)
+    monkeypatch.setattr(float8_triton, "TILE", 32)
+
+
+def same(found, expected):
+    """Bit for bit, on a GPU.
+
+    Triton's interpreter forgets to carry, so that what is rounded up to a power of two becomes half of it, and cuts off
+    what is below the least normal number.
+    """
+    found, expected = found.cpu().float(), expected.float()
+    uncarried = (found * 2 == expected) & (expected.frexp().mantissa.abs() == 0.5)
+    cut = (expected.abs() <= 2**-6) & ((found - expected).abs() <= 2**-9)
+    return bool(((found == expected) | ((uncarried | cut) & INTERPRETED)).all())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("rows", "width"), [(1, 16), (48, 48), (33, 96), (16, 272), (5, 1040), (0, 16)])
+def test_rows_are_rounded_as_by_torch(kind, rows, width):
+    from qkv.train import float8_triton
+
+    x = (torch.randn(rows, width + 16) * 2.0 ** torch.randint(-40, 40, (rows, 1))).to(kind)[:, 16:]  # a view
+    x[rows // 2 : rows // 2 + 1] = 0
+    narrow, scales = float8_triton.rounded(x.to(DEVICE))
+    expected, expected_scales = rounded(x)
+    assert torch.equal(scales.cpu(), expected_scales)
+    assert same(narrow, expected)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("place", [0, 300])
+def test_a_number_that_is_none_is_not_passed_over(bad, place):
+    from qkv.train import float8_triton
+
+    x = torch.randn(3, 320)
+    x[1, place] = bad
+    _, scales = float8_triton.rounded(x.to(DEVICE))
+    assert scales[:, 0].isfinite().tolist() == [True, False, True]
+
+
+def test_columns_side_by_side_are_laid_out_anew():
+    from qkv.train import float8_triton
+
+    x = torch.randn(48, 16).t()
+    narrow, scales = float8_triton.rounded(x.to(DEVICE))
+    assert same(narrow, rounded(x)[0])
+    assert torch.equal(scales.cpu(), rounded(x)[1])
+
+
+@pytest.mark.parametrize(("rows", "width"), [(16, 16), (48, 80), (96, 32), (144, 112)])
+def test_matrices_are_turned_as_by_torch(rows, width):
+    from qkv.train import float8_triton
+
+    narrow, scales = rounded(torch.randn(rows, width) * 2.0 ** torch.randint(-12, 4, (rows, 1)))
+    for factors, sums_by in ((None, None), (scales, None), (scales * 2.0 ** torch.randint(0, 9, (rows, 1)), scales)):
+        top = None if factors is None else factors.amax()
+        given = [None if each is None else each.to(DEVICE) for each in (factors, top, sums_by)]
+        found, sums = float8_triton.turned(narrow.to(DEVICE), *given)
+        expected, expected_sums = turned(narrow, factors, top, sums_by)
+        assert same(found, expected)
+        assert (sums is None) == (expected_sums is None)
+        if sums is not None:
+            torch.testing.assert_close(sums.cpu(), expected_sums, rtol=1e-5, atol=1e-5)
