@@ -119,7 +119,7 @@ def test_bfloat16_is_near_what_single_precision_says(rows):
             model.to(narrow)
             continuation = wrap(FromMemory(model, model.encode(source, lengths), [[START]] * rows, most=20))
             continuation.begin()
-            steps = [continuation.advance(torch.full((rows, 1), token, device=DEVICE)) for token in range(3, 9)]
-            logits.append(torch.stack([each.float() for each in steps]))
+            tokens = (torch.full((rows, 1), token, device=DEVICE) for token in range(3, 9))
+            logits.append(torch.stack([continuation.advance(token).float().clone() for token in tokens]))  # one buffer
     exact, near = logits
     assert (near - exact).pow(2).mean().sqrt() < 0.03 * exact.std()

@@ -18,6 +18,7 @@ from qkv.models.gpt2 import GPT2Sizes
 from qkv.models.head_choice import HeadChoice
 from qkv.models.text_model import TextModel
 from qkv.parts.linear import JoinedLinear
+from qkv.parts.recording import captured
 from qkv.train.float8 import _Linear, check_float8, float8_linear, float8_products
 from qkv.train.loop import train
 from qkv.train.objectives.language import LanguageLoss
@@ -151,10 +152,7 @@ def test_views_and_recorded_graphs_on_a_gpu() -> None:
         return y, *torch.autograd.grad(y.sum(), (x, weight))
 
     expected = step()
-    record = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(record):
-        found = step()
-    record.replay()
+    found = captured(step, torch.device("cuda"))()
     for mine, theirs in zip(found, expected, strict=True):
         assert torch.equal(mine, theirs)
     near_x, near_weight = near(wide[:, 96:].float()), near(weight)
