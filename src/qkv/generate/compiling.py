@@ -15,8 +15,9 @@ from qkv.train.compiling import compile_blocks
 def compiled(model: Any) -> Any:
     """The model itself, whose blocks are compiled when they meet a first batch, and for any size at the second size.
 
-    All blocks of a model have one code. What lies between two products becomes one pass over memory; on a GPU that is a
-    tenth to a quarter of the time. A model that writes is read token by token, which is not compiled here.
+    All blocks of a model have one code, in which what lies between two products is one pass over memory. Where blocks
+    are run in place (`parts/in_place.py`) that needs no compiler, and is quicker. A model that writes is read token by
+    token, which is not compiled here.
     """
     reads = isinstance(model, TextModel) and model.head_choice.kind != "language"
     if not reads and not isinstance(model, ImageModel | SoundModel):

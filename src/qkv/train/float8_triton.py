@@ -13,7 +13,7 @@ from qkv.parts.attention.kernels.launch_triton import launch
 from qkv.train import float8_programs as programs
 
 AT_ONCE = 4096  # numbers that a program rounds in one step
-TILE, WARPS = 128, 8  # rows and columns that a program turns, and its threads by 32
+TILE, WARPS = 128, 4  # rows and columns that a program turns, and its threads by 32
 
 
 def rounded(x: Tensor) -> tuple[Tensor, Tensor]:
