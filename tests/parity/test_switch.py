@@ -160,9 +160,13 @@ def test_what_is_exported_the_reference_opens(pair, tmp_path):
     save_published(ours, tmp_path, PUBLISHED, {"pad_token_id": 3, "decoder_start_token_id": 3})
     opened, report = SwitchTransformersForConditionalGeneration.from_pretrained(tmp_path, output_loading_info=True)
     assert not any(report[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    expected = reference.state_dict()
+    for name, tensor in opened.state_dict().items():
+        assert torch.equal(tensor, expected[name]), name
     source, target = torch.randint(4, VOCABULARY, (2, 9)), torch.randint(4, VOCABULARY, (2, 7))
     found = opened.eval()(input_ids=source, decoder_input_ids=target).logits
-    torch.testing.assert_close(found, reference(input_ids=source, decoder_input_ids=target).logits, atol=0, rtol=0)
+    wanted = reference(input_ids=source, decoder_input_ids=target).logits
+    torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-5)  # sums depend on where weights lie in memory
 
 
 @torch.no_grad()
