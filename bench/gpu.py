@@ -6,7 +6,6 @@ import json
 import platform
 import re
 import statistics
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -87,12 +86,14 @@ def where_time_goes(call: Callable[[], object]) -> str:
 
 def shares_of_kinds(programs: Iterable[tuple[str, float]], whole: float) -> str:
     """Of programs and their milliseconds, in a call that takes `whole`."""
-    spent: Counter[str] = Counter()
+    spent: dict[str, float] = {}
     for name, time in programs:
         kinds = (kind for kind, fits in KINDS.items() if re.search(fits, name, re.IGNORECASE))
-        spent[next(kinds, "others")] += time  # type: ignore[assignment]
-    idle = max(0.0, whole - spent.total())
-    told = [f"{kind} {time / whole:.0%}" for kind, time in [*spent.most_common(), ("none", idle)] if time > whole / 200]
+        kind = next(kinds, "others")
+        spent[kind] = spent.get(kind, 0.0) + time
+    most_first = sorted(spent.items(), key=lambda each: -each[1])
+    idle = max(0.0, whole - sum(spent.values()))
+    told = [f"{kind} {time / whole:.0%}" for kind, time in [*most_first, ("none", idle)] if time > whole / 200]
     return ", ".join(told)
 
 

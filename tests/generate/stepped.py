@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 import torch
 
 from qkv.models.catalogue import build
@@ -19,6 +20,17 @@ T5 = {
     "vocabulary": 101, "width": 40, "key_width": 16, "hidden": 72, "heads": 3, "encoder_layers": 1, "decoder_layers": 2,
     "farthest": 20, "buckets": 8,
 }  # fmt: skip
+
+
+def make_steps_small(monkeypatch: pytest.MonkeyPatch, **of_maps: int) -> None:
+    """So that small models have several tiles and shares, and rows by a library too."""
+    from qkv.generate import step_maps_triton, step_triton
+
+    monkeypatch.setattr(step_triton, "TILE", 32)
+    monkeypatch.setattr(step_triton, "shares_of", lambda lines, capacity, step: 4)
+    monkeypatch.setattr(step_triton, "AT_A_TIME", 64)
+    for name, small in {"FEW": 3, "PROGRAMS": 4, "AT_ONCE": 128, **of_maps}.items():
+        monkeypatch.setattr(step_maps_triton, name, small)
 
 
 def model_of(kind: str, device: str, **changed: object) -> TextModel:

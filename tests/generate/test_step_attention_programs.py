@@ -17,7 +17,7 @@ from qkv.generate.write import write
 from qkv.models.sequence_to_sequence import Memory
 from qkv.parts.attention.visibility import NotPadding, Tokens
 from tests.generate.models import END, START, sources
-from tests.generate.stepped import hearer, reader_of
+from tests.generate.stepped import hearer, make_steps_small, reader_of
 
 pytest.importorskip("triton")
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
@@ -31,15 +31,7 @@ GATED = {"feed_forward": "gated-gelu", "tied": False, "scaled": False}
 
 @pytest.fixture(autouse=True)
 def small_steps(monkeypatch):
-    """So that small models have several tiles, shares and rows by a library too."""
-    from qkv.generate import step_maps_triton, step_triton
-
-    monkeypatch.setattr(step_triton, "TILE", 32)
-    monkeypatch.setattr(step_maps_triton, "FEW", 3)
-    monkeypatch.setattr(step_triton, "shares_of", lambda lines, capacity, step: 4)
-    monkeypatch.setattr(step_triton, "AT_A_TIME", 64)
-    for name, small in (("PROGRAMS", 4), ("AT_ONCE", 128)):
-        monkeypatch.setattr(step_maps_triton, name, small)
+    make_steps_small(monkeypatch)
 
 
 def memory_of(model, rows, side):

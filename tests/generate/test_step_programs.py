@@ -11,7 +11,7 @@ from qkv.generate.fused import Plan, plan_of
 from qkv.generate.line import Line
 from qkv.generate.standing import Standing
 from qkv.generate.write import write
-from tests.generate.stepped import model_of
+from tests.generate.stepped import make_steps_small, model_of
 
 pytest.importorskip("triton")
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
@@ -24,15 +24,7 @@ PROMPTS = [[3, 4, 5], [7], [6, 5, 4, 3, 8, 9, 10], [11, 12], [20] * 9, [1, 1]]
 
 @pytest.fixture(autouse=True)
 def small_steps(monkeypatch):
-    """So that small models have several tiles, shares and stretches of inputs, and rows by a library too."""
-    from qkv.generate import step_maps_triton, step_triton
-
-    monkeypatch.setattr(step_triton, "TILE", 32)
-    monkeypatch.setattr(step_maps_triton, "FEW", 3)
-    monkeypatch.setattr(step_triton, "shares_of", lambda lines, capacity, step: 4)
-    monkeypatch.setattr(step_triton, "AT_A_TIME", 64)
-    for name, small in (("PROGRAMS", 4), ("AT_ONCE", 128), ("WIDEST", 64)):
-        monkeypatch.setattr(step_maps_triton, name, small)
+    make_steps_small(monkeypatch, WIDEST=64)  # maps in several stretches of inputs
 
 
 MODELS = {

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from qkv.parts.precision import narrow_type
-from qkv.parts.programs import runs_our_own
+from qkv.parts.programs import is_itself, runs_our_own
 
 LEAST = 1 << 22  # hidden units of all rows; for fewer, launching the program takes the host longer than it saves
 NARROW = (torch.bfloat16, torch.float16)
@@ -122,10 +122,10 @@ def _runs_operators(x: Tensor) -> bool:
 
 def _plain(linear: nn.Module) -> TypeGuard[nn.Linear]:
     """Whether calling it is a product and nothing else: no adapter, no other precision, no hook."""
-    if type(linear) is not nn.Linear or "forward" in linear.__dict__:
+    if type(linear) is not nn.Linear or not is_itself(linear):
         return False
-    hooked = linear._forward_hooks or linear._forward_pre_hooks or linear._backward_hooks or linear._backward_pre_hooks
-    return not hooked and type(linear.weight) in (Tensor, nn.Parameter)
+    watched = linear._backward_hooks or linear._backward_pre_hooks
+    return not watched and type(linear.weight) in (Tensor, nn.Parameter)
 
 
 def _asked(x: Tensor, *maps: nn.Module) -> bool:

@@ -27,7 +27,7 @@ from qkv.parts.feedforward import MLP, GatedMLP
 from qkv.parts.linear import JoinedLinear
 from qkv.parts.norm import LayerNorm, RMSNorm
 from qkv.parts.precision import widened
-from qkv.parts.programs import runs_our_own
+from qkv.parts.programs import is_itself, runs_our_own
 from qkv.parts.residual import PathDropout, PostNorm, PreNorm
 
 NARROW = (torch.bfloat16, torch.float16)
@@ -213,8 +213,4 @@ def _alike(module: nn.Module, x: Tensor) -> bool:
 
 def _is(kind: type[nn.Module], module: object) -> bool:
     """Whether a module is of that very kind, does what its class says, not at random, and nobody watches it."""
-    if type(module) is not kind:
-        return False
-    own = module.__dict__
-    watched = own["_forward_hooks"] or own["_forward_pre_hooks"] or own.get("_compiled_call_impl") is not None
-    return not (watched or own["training"] or "forward" in own)
+    return type(module) is kind and is_itself(module) and not module.training

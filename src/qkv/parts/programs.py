@@ -21,6 +21,13 @@ def unwatched(x: Tensor) -> bool:
     )
 
 
+def is_itself(module: nn.Module) -> bool:
+    """Whether the way forward of a module is what its class says: nobody watches, replaced or compiled it."""
+    own = module.__dict__  # quicker than the attributes: blocks are asked at each pass
+    watched = own["_forward_hooks"] or own["_forward_pre_hooks"]
+    return not (watched or "forward" in own or own.get("_compiled_call_impl") is not None)
+
+
 def runs_our_own(x: Tensor) -> bool:
     """Whether x is where programs in Triton run, which is the current device, and nobody watches."""
     return x.is_cuda and unwatched(x) and x.device.index == torch.cuda.current_device()

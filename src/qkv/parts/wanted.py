@@ -10,6 +10,7 @@ from torch import nn
 
 from qkv.parts.heads import ClassificationHead, DistilledHead, PooledHead, ProjectionHead
 from qkv.parts.pool import DensePool, FirstToken, MeanOfFirst, NormedPool, UnitLength
+from qkv.parts.programs import is_itself
 
 AROUND_A_POOL = (ClassificationHead, ProjectionHead, PooledHead, DensePool, NormedPool, UnitLength)
 
@@ -19,7 +20,7 @@ def slots_read(head: nn.Module) -> int | None:
 
     A part that someone watches shows all that it is given, so it is given all.
     """
-    if head._forward_hooks or head._forward_pre_hooks or "forward" in head.__dict__:
+    if not is_itself(head):
         return None
     if type(head) is FirstToken:
         return 1
