@@ -50,6 +50,12 @@ def drop_leftovers(folder: Path) -> None:
             passing.unlink(missing_ok=True)
 
 
+def own_folder(kind: str) -> Path:
+    """Where things are kept on this machine that can be made again."""
+    base = os.environ.get("QKV_CACHE") or os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(base) / "qkv" / kind
+
+
 def write_json(file: Path, value: Any) -> None:
     with replacing(file) as passing:
         passing.write_text(json.dumps(value, indent=2, allow_nan=False) + "\n", encoding="utf-8")

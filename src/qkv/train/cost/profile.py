@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
@@ -16,7 +15,7 @@ from typing import Any
 import torch
 
 from qkv.errors import QkvError
-from qkv.files import read_json, write_whole
+from qkv.files import own_folder, read_json, write_whole
 from qkv.train.cost.grid import Grid, between
 from qkv.train.cost.operators import AttentionShape, Product, Work
 
@@ -152,8 +151,7 @@ def shipped() -> dict[str, Path]:
 
 def own_profiles() -> Path:
     """Where profiles of a person's own machines are kept."""
-    base = os.environ.get("QKV_CACHE") or os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(base) / "qkv" / "devices"
+    return own_folder("devices")
 
 
 def device_name(place: torch.device) -> str:

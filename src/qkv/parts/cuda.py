@@ -1,0 +1,170 @@
+"""Programs in CUDA C, for what Triton cannot say: warps of one program with different work, and copies that run ahead.
+
+torch's builds for GPUs bring the compiler (NVRTC) and its bindings along. A file `*.cu` is compiled on its first use,
+in a second or two, and kept for the next time in the folder of `QKV_CACHE`, `XDG_CACHE_HOME` or `~/.cache`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from qkv.errors import QkvError
+from qkv.files import own_folder, write_whole
+
+Argument = Tensor | int | float | Any  # anything else: what `tiles_of` gives
+TYPES = {torch.bfloat16: "BFLOAT16", torch.float16: "FLOAT16", torch.float32: "FLOAT32", torch.float8_e4m3fn: "UINT8"}
+
+
+@cache
+def has_bindings() -> bool:
+    """Whether programs in CUDA C can be compiled here, by what torch has brought."""
+    return find_spec("cuda") is not None and find_spec("cuda.bindings") is not None
+
+
+class Program:
+    """A function of a compiled file, with its threads in a block and bytes of shared memory."""
+
+    def __init__(self, file: Path, name: str, numbers: tuple[tuple[str, int | str], ...], threads: int, shared: int):
+        from cuda.bindings import driver
+
+        self.driver, self.threads, self.shared = driver, threads, shared
+        self.function = _done(driver.cuModuleGetFunction(_module(file, numbers, _architecture()), name.encode()))
+        limit = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        _done(driver.cuFuncSetAttribute(self.function, limit, shared))
+        self.configurations: dict[tuple[Any, ...], Any] = {}
+
+    def launch(
+        self, grid: tuple[int, int], arguments: tuple[Argument, ...], *, cluster: int = 1, early: bool = False
+    ) -> None:
+        """On the current stream; `cluster`: blocks that share their memory; `early`: may begin before the last ends."""
+        held = [_held(each) for each in arguments]
+        places = (ctypes.c_void_p * len(held))(*(place for _, place in held))
+        configuration = self._configured(grid, cluster, early)
+        configuration.hStream = self.driver.CUstream(torch.cuda.current_stream().cuda_stream)
+        _done(self.driver.cuLaunchKernelEx(configuration, self.function, ctypes.addressof(places), 0))
+
+    def _configured(self, grid: tuple[int, int], cluster: int, early: bool) -> Any:
+        key = (grid, cluster, early)
+        if key in self.configurations:
+            return self.configurations[key]
+        found = self.driver.CUlaunchConfig()
+        found.gridDimX, found.gridDimY, found.gridDimZ = *grid, 1
+        found.blockDimX, found.blockDimY, found.blockDimZ = self.threads, 1, 1
+        found.sharedMemBytes = self.shared
+        kinds, attributes = self.driver.CUlaunchAttributeID, []
+        if cluster > 1:
+            attribute = self.driver.CUlaunchAttribute()
+            attribute.id = kinds.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+            size = attribute.value.clusterDim
+            size.x, size.y, size.z = cluster, 1, 1
+            attributes.append(attribute)
+        if early:
+            attribute = self.driver.CUlaunchAttribute()
+            attribute.id = kinds.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+            attribute.value.programmaticStreamSerializationAllowed = 1
+            attributes.append(attribute)
+        found.attrs, found.numAttrs = attributes, len(attributes)
+        self.configurations[key] = found
+        return found
+
+
+@cache
+def program(
+    file: Path, name: str, numbers: tuple[tuple[str, int | str], ...], threads: int, shared: int = 0
+) -> Program:
+    """`numbers` stand in the file as if by #define."""
+    return Program(file, name, numbers, threads, shared)
+
+
+def tiles_of(x: Tensor, rows: int, columns: int) -> Any:
+    """For the copy engine: tiles of x [m n], swizzled where a row of one has 128 bytes; outside are zeros.
+
+    Rows of x begin at multiples of 16 bytes. A tile is named by its first column, then its first row.
+    """
+    from cuda.bindings import driver
+
+    wide, tall = driver.cuuint64_t, driver.cuuint32_t
+    swizzles, promotions = driver.CUtensorMapSwizzle, driver.CUtensorMapL2promotion
+    swizzle = (
+        swizzles.CU_TENSOR_MAP_SWIZZLE_128B if columns * x.itemsize == 128 else swizzles.CU_TENSOR_MAP_SWIZZLE_NONE
+    )
+    return _done(
+        driver.cuTensorMapEncodeTiled(
+            getattr(driver.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{TYPES[x.dtype]}"),
+            2,
+            x.data_ptr(),
+            [wide(x.shape[1]), wide(x.shape[0])],
+            [wide(x.stride(0) * x.itemsize)],
+            [tall(columns), tall(rows)],
+            [tall(1), tall(1)],
+            driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
+            swizzle,
+            promotions.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+            driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+        )
+    )
+
+
+def _held(argument: Argument) -> tuple[Any, int]:
+    """Something that keeps an argument's value, and where it is."""
+    if isinstance(argument, Tensor):
+        argument = ctypes.c_void_p(argument.data_ptr())
+    elif isinstance(argument, int):
+        argument = ctypes.c_int32(argument)
+    elif isinstance(argument, float):
+        argument = ctypes.c_float(argument)
+    else:
+        return argument, int(argument.getPtr())
+    return argument, ctypes.addressof(argument)
+
+
+def _architecture() -> str:
+    major, minor = torch.cuda.get_device_capability()
+    return f"sm_{major}{minor}{'a' if major >= 9 else ''}"  # a: with what only this generation has
+
+
+@cache
+def _module(file: Path, numbers: tuple[tuple[str, int | str], ...], architecture: str) -> Any:
+    from cuda.bindings import driver
+
+    return _done(driver.cuModuleLoadData(compiled(file, numbers, architecture)))
+
+
+def compiled(file: Path, numbers: tuple[tuple[str, int | str], ...], architecture: str) -> bytes:
+    """The machine code of a file, from the last time if neither it nor the compiler has changed."""
+    from cuda.bindings import nvrtc
+
+    source = file.read_bytes()
+    options = [f"--gpu-architecture={architecture}".encode(), b"--std=c++17"]
+    options += [f"-D{name}={number}".encode() for name, number in numbers]
+    version = _done(nvrtc.nvrtcVersion())
+    named = hashlib.sha256(b"\0".join([source, *options, repr(version).encode()])).hexdigest()
+    kept = own_folder("programs") / f"{file.stem}-{named}.cubin"
+    if kept.exists():
+        return kept.read_bytes()
+    made = _done(nvrtc.nvrtcCreateProgram(source, file.name.encode(), 0, [], []))
+    (status,) = nvrtc.nvrtcCompileProgram(made, len(options), options)
+    if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+        log = b" " * _done(nvrtc.nvrtcGetProgramLogSize(made))
+        _done(nvrtc.nvrtcGetProgramLog(made, log))
+        raise QkvError(f"{file.name} cannot be compiled for {architecture}: {log.decode(errors='replace').strip()}")
+    code = b" " * _done(nvrtc.nvrtcGetCUBINSize(made))
+    _done(nvrtc.nvrtcGetCUBIN(made, code))
+    write_whole(kept, code)
+    return code
+
+
+def _done(answer: tuple[Any, ...]) -> Any:
+    """What a function of the bindings has found; it says first whether it went well."""
+    status, *found = answer
+    if int(status) != 0:
+        raise QkvError(f"CUDA says {status.name}.")
+    return found[0] if len(found) == 1 else tuple(found)
