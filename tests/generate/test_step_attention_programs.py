@@ -102,16 +102,19 @@ def test_beams_that_share_a_memory(monkeypatch):
 
 @pytest.mark.skipif(INTERPRETED, reason="it multiplies narrow numbers in a wrong way")
 @pytest.mark.parametrize("rows", [2, 6, 17])
-def test_bfloat16_is_near_what_single_precision_says(rows):
+def test_bfloat16_is_as_near_to_single_precision_as_the_parts_are(rows):
     model = reader_of(DEVICE, width=256, key_width=64, heads=4, hidden=512)
     source, lengths = (each.to(DEVICE) for each in sources([3 + row % 7 for row in range(rows)], vocabulary=101))
-    logits = []
+
+    def logits(narrow, wrap):
+        model.to(narrow)
+        continuation = wrap(FromMemory(model, model.encode(source, lengths), [[START]] * rows, most=20))
+        continuation.begin()
+        tokens = (torch.full((rows, 1), token, device=DEVICE) for token in range(3, 9))
+        return torch.stack([continuation.advance(token).float().clone() for token in tokens])  # one buffer
+
     with torch.inference_mode():
-        for narrow, wrap in ((torch.float32, lambda rows: rows), (torch.bfloat16, Standing)):
-            model.to(narrow)
-            continuation = wrap(FromMemory(model, model.encode(source, lengths), [[START]] * rows, most=20))
-            continuation.begin()
-            tokens = (torch.full((rows, 1), token, device=DEVICE) for token in range(3, 9))
-            logits.append(torch.stack([continuation.advance(token).float().clone() for token in tokens]))  # one buffer
-    exact, near = logits
-    assert (near - exact).pow(2).mean().sqrt() < 0.03 * exact.std()
+        exact, parts = logits(torch.float32, lambda rows: rows), logits(torch.bfloat16, lambda rows: rows)
+        ours = logits(torch.bfloat16, Standing)
+    # These weights have opinions that rounding changes: the parts themselves are off by a tenth in some rows.
+    assert (ours - exact).pow(2).mean() < 1.5 * (parts - exact).pow(2).mean()

@@ -1,8 +1,9 @@
 """A program for a GPU: cross-entropy and its slope of one row of logits, the arithmetic of `entropy_of_rows.py`.
 
 The row is read once for its largest number and its sum of exponentials, which every lane keeps for the columns it
-meets, and once more, mostly from the cache, for its slopes; or once only, where a program can hold all of it. Logits
-are taken times log₂e, so that the exponential is the hardware's own, 2^x.
+meets, and once more, mostly from the cache, for its slopes; or once only, where a program can hold all of it.
+Exponentials are the hardware's own, 2^x, of differences times log₂e: a difference of large numbers is exact, and its
+product is not, which would make much of a little if it were taken first.
 """
 
 from __future__ import annotations
@@ -36,35 +37,35 @@ def entropy_of_rows(
         known = counts & (aim >= 0) & (aim < vocabulary)
         said = tl.load(logits + aim, mask=known, other=float("nan")).to(tl.float32)
         peak = tl.full([N], -1e30, tl.float32)  # of each lane, and not -inf, from which -inf cannot be taken
-        sums = tl.zeros([N], tl.float32)  # of 2^(x - peak)
+        sums = tl.zeros([N], tl.float32)  # of e^(x - peak)
         total = tl.zeros([N], tl.float32)
         for start in range(0, read, N):
             column = start + columns
             x = tl.load(logits + column, mask=column < width, other=0.0, eviction_policy="evict_last").to(tl.float32)
-            x = tl.where(column < vocabulary, x * LOG2_E, float("-inf"))
-            apart = x - peak
+            x = tl.where(column < vocabulary, x, float("-inf"))
+            apart = (x - peak) * LOG2_E
             shrunk = tl.exp2(-tl.abs(apart))
             sums = tl.where(apart > 0, sums * shrunk + 1, sums + shrunk)
             peak = tl.maximum(peak, x)
             if SMOOTHED:
                 total += tl.where(column < vocabulary, x, 0.0)
         top = tl.max(peak, 0)
-        log_sum = top + tl.log2(tl.sum(sums * tl.exp2(peak - top), 0))  # to the base 2
-        likelihood = log_sum * LN_2 - said
+        spread = tl.log2(tl.sum(sums * tl.exp2((peak - top) * LOG2_E), 0)) * LN_2
+        log_sum = top + spread
+        likelihood = top - said + spread
         loss = likelihood
         if SMOOTHED:
-            evenly = (log_sum - tl.sum(total, 0) / vocabulary) * LN_2
-            loss = (1 - smoothing) * likelihood + smoothing * evenly
-        tl.store(normaliser + row, log_sum * LN_2)
+            loss = (1 - smoothing) * likelihood + smoothing * (log_sum - tl.sum(total, 0) / vocabulary)
+        tl.store(normaliser + row, log_sum)
         tl.store(losses + row, tl.where(counts, loss, 0.0))
         tl.store(likelihoods + row, tl.where(counts, likelihood, 0.0))
     else:
-        log_sum = tl.load(normaliser + row) * LOG2_E
+        log_sum = tl.load(normaliser + row)
     if SLOPED:
         for start in range(0, width, N):
             column = start + columns
             x = tl.load(logits + column, mask=column < read, other=0.0, eviction_policy="evict_first")
-            slope = tl.exp2(x.to(tl.float32) * LOG2_E - log_sum)
+            slope = tl.exp2((x.to(tl.float32) - log_sum) * LOG2_E)
             if SMOOTHED:
                 slope -= smoothing / vocabulary
             slope = tl.where(column == aim, slope - (1 - smoothing), slope)
@@ -125,7 +126,7 @@ def entropy_of_held_rows(
         for tile in tl.static_range(TILES):
             even, odd = halves(held[tile], 0)
             peak = tl.maximum(peak, tl.maximum(even, odd))
-        top = tl.max(peak, 0) * LOG2_E
+        top = tl.max(peak, 0)
         aim = tl.load(wanted + row)
         known = (aim >= 0) & (aim < vocabulary)  # if not, the loss is NaN
         said = tl.load(logits + aim, mask=known, other=float("nan")).to(tl.float32)
@@ -134,31 +135,33 @@ def entropy_of_held_rows(
         total = tl.zeros([N], tl.float32)
         for tile in tl.static_range(TILES):
             even, odd = halves(held[tile], nothing)
-            sums += tl.exp2(even * LOG2_E - top) + tl.exp2(odd * LOG2_E - top)
+            sums += tl.exp2((even - top) * LOG2_E) + tl.exp2((odd - top) * LOG2_E)
             if SMOOTHED:
                 if tile >= FULL:
                     at = tile * N + lane
                     even, odd = tl.where(at * 2 < vocabulary, even, 0.0), tl.where(at * 2 + 1 < vocabulary, odd, 0.0)
                 total += even + odd
-        log_sum = top + tl.log2(tl.sum(sums, 0))  # to the base 2
-        likelihood = log_sum * LN_2 - said
+        spread = tl.log2(tl.sum(sums, 0))  # to the base 2
+        likelihood = top - said + spread * LN_2
         loss = likelihood
         evenly = 0.0
         if SMOOTHED:
-            loss = (1 - smoothing) * likelihood + smoothing * (log_sum * LN_2 - tl.sum(total, 0) / vocabulary)
+            loss = (1 - smoothing) * likelihood + smoothing * (top + spread * LN_2 - tl.sum(total, 0) / vocabulary)
             evenly = smoothing / vocabulary
-        tl.store(normaliser + row, log_sum * LN_2)
+        tl.store(normaliser + row, top + spread * LN_2)
         tl.store(losses + row, loss)
         tl.store(likelihoods + row, likelihood)
-        nothing = (log_sum == float("inf")).to(tl.int32)
+        nothing = (spread == float("inf")).to(tl.int32)
         for tile in tl.static_range(TILES):
             even, odd = halves(held[tile], nothing)
             column = tile * 2 * N + tl.arange(0, 2 * N)
-            slope = tl.join(tl.exp2(even * LOG2_E - log_sum), tl.exp2(odd * LOG2_E - log_sum)).reshape(2 * N) - evenly
+            even = tl.exp2((even - top) * LOG2_E - spread)
+            odd = tl.exp2((odd - top) * LOG2_E - spread)
+            slope = tl.join(even, odd).reshape(2 * N) - evenly
             if tile >= FULL:
                 slope = tl.where(column < vocabulary, slope, 0.0)
             tl.store(logits + column, slope.to(logits.dtype.element_ty), mask=column < width)
         aim = tl.load(wanted + row)  # rather than hold it meanwhile
         tl.debug_barrier()  # the wanted token's slope is written again, after all others
-        slope = tl.exp2(said * LOG2_E - log_sum) - evenly - (1 - smoothing)
+        slope = tl.exp2((said - top) * LOG2_E - spread) - evenly - (1 - smoothing)
         tl.store(logits + aim, slope.to(logits.dtype.element_ty), mask=known)
