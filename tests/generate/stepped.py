@@ -29,7 +29,7 @@ def make_steps_small(monkeypatch: pytest.MonkeyPatch, **of_maps: int) -> None:
     monkeypatch.setattr(step_triton, "TILE", 32)
     monkeypatch.setattr(step_triton, "shares_of", lambda lines, capacity, step: 4)
     monkeypatch.setattr(step_triton, "AT_A_TIME", 64)
-    for name, small in {"FEW": 3, "PROGRAMS": 4, "AT_ONCE": 128, **of_maps}.items():
+    for name, small in {"FEW": 3, "ENOUGH": 4, "AT_ONCE": 128, **of_maps}.items():
         monkeypatch.setattr(step_maps_triton, name, small)
 
 

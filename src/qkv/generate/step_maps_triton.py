@@ -19,9 +19,8 @@ if TYPE_CHECKING:
 
 FEW = 4  # rows up to which a map row by row is quicker than one by a library of matrix products
 HELD = 16384  # and numbers of these rows: a program holds all of them behind a norm
-PROGRAMS = 264  # that a map is divided among: two for each of a GPU's processors
-AT_ONCE = 2048  # weights that a warp holds, and as many that are on their way to it
-WIDE, LONG = 2048, 8192  # inputs up to which a program has 4 warps, behind a norm and else; beyond them 8
+ENOUGH = 264  # programs of a map that fill a GPU
+AT_ONCE = 2048  # weights that a warp holds
 WIDEST = 8192  # inputs that a program holds at once
 
 
@@ -48,22 +47,22 @@ def maps_of(plan: Plan, x: Tensor, early: bool) -> Maps:
 
 @dataclass(frozen=True)
 class Tall:
-    """How much of a map a program does: outputs, of these at once, inputs at a time and how often; and its warps."""
+    """How much of a map a program does: outputs, inputs at a time and how often, and with how many warps."""
 
-    each: int
     outputs: int
     step: int
     chunks: int
     warps: int
 
 
-def tall_of(outputs: int, inputs: int, maps: int, narrow: int) -> Tall:
-    """For a map row by row, or for `maps` of them side by side; `narrow`: inputs for which 4 warps are enough."""
+def tall_of(outputs: int, inputs: int, maps: int = 1) -> Tall:
+    """For a map row by row, or for `maps` of them side by side."""
     step = min(triton.next_power_of_2(inputs), WIDEST)
-    warps = 4 if inputs <= narrow else 8
-    each = triton.cdiv(outputs, PROGRAMS)
-    at_once = min(max(1, warps * AT_ONCE // (step * maps)), triton.next_power_of_2(each))
-    return Tall(each, at_once, step, triton.cdiv(inputs, step), warps)
+    warps = 4 if step <= 1024 else 8
+    tall = max(1, warps * AT_ONCE // (step * maps))
+    while tall > 1 and outputs // tall < ENOUGH:
+        tall //= 2
+    return Tall(tall, step, triton.cdiv(inputs, step), warps)
 
 
 class RowByRow:
@@ -76,21 +75,21 @@ class RowByRow:
 
     def normed(self, norm: Norm, linear: Map, y: Tensor, layer: Layer | None = None) -> None:
         outputs, gated = y.shape[1], layer is not None and layer.gated
-        tall = tall_of(outputs, self.width, 2 if gated else 1, WIDE)
-        step_programs.norm_map[(triton.cdiv(outputs, tall.each),)](
+        tall = tall_of(outputs, self.width, 2 if gated else 1)
+        step_programs.norm_map[(triton.cdiv(outputs, tall.outputs),)](
             self.x, norm.gain, _or(norm.shift, norm.gain), linear.weight, _or(linear.bias, linear.weight), y, outputs,
-            tall.each, norm.epsilon, norm.scale, K=self.width, WIDE=tall.step, ROWS=self.rows, TALL=tall.outputs,
-            RMS=norm.rms, SHIFTED=norm.shift is not None, BIASED=linear.bias is not None, FROM=linear.gap[0],
-            TO=linear.gap[1], ACTIVATION="none" if layer is None else layer.activation, GATED=gated,
-            num_warps=tall.warps, **self.launched,
+            norm.epsilon, norm.scale, K=self.width, WIDE=tall.step, ROWS=self.rows, TALL=tall.outputs, RMS=norm.rms,
+            SHIFTED=norm.shift is not None, BIASED=linear.bias is not None, FROM=linear.gap[0], TO=linear.gap[1],
+            ACTIVATION="none" if layer is None else layer.activation, GATED=gated, num_warps=tall.warps,
+            **self.launched,
         )  # fmt: skip
 
     def added(self, h: Tensor, linear: Map) -> None:
-        tall = tall_of(self.width, h.shape[1], 1, LONG)
-        step_programs.map_add[(triton.cdiv(self.width, tall.each),)](
-            h, linear.weight, _or(linear.bias, linear.weight), self.x, self.width, tall.each, K=h.shape[1],
-            STEP=tall.step, CHUNKS=tall.chunks, ROWS=self.rows, PADDED=triton.next_power_of_2(self.rows),
-            TALL=tall.outputs, BIASED=linear.bias is not None, num_warps=tall.warps, **self.launched,
+        tall = tall_of(self.width, h.shape[1])
+        step_programs.map_add[(triton.cdiv(self.width, tall.outputs),)](
+            h, linear.weight, _or(linear.bias, linear.weight), self.x, self.width, K=h.shape[1], STEP=tall.step,
+            CHUNKS=tall.chunks, ROWS=self.rows, PADDED=triton.next_power_of_2(self.rows), TALL=tall.outputs,
+            BIASED=linear.bias is not None, num_warps=tall.warps, **self.launched,
         )  # fmt: skip
 
 

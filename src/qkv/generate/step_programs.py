@@ -6,8 +6,7 @@ in float32.
 
 EARLY programs begin while the one before them still runs, read of their weights what they can hold, and wait for its
 end with all else. As soon as all are begun, the next may. Nothing but weights may be read before: what was written two
-launches ago may not be there yet. After it all of it is, for the one before has waited too. Weights are not widened
-before either: so half as many registers hold them, and programs of several launches fit on a processor.
+launches ago may not be there yet. After it all of it is, for the one before has waited too.
 
 Shapes: r rows, K inputs and N outputs of a map, V vocabulary, T tiles of it.
 """
@@ -59,108 +58,73 @@ def embed(
 
 
 @triton.jit
-def some_weights(w_ptr, n, end, k, K: tl.constexpr):
-    """Of the outputs n, those before the end. [TALL WIDE]"""
-    return tl.load(w_ptr + n[:, None] * K + k[None, :], mask=(n < end)[:, None] & (k < K)[None, :], other=0.0)
-
-
-@triton.jit
-def weights_and_biases(
-    w_ptr, bias_ptr, n, end, k, N,
-    K: tl.constexpr, BIASED: tl.constexpr, FROM: tl.constexpr, TO: tl.constexpr, GATED: tl.constexpr,
-):  # fmt: skip
-    """W[n] and W[N + n], where GATED, and the biases of both."""
-    w = some_weights(w_ptr, n, end, k, K)
-    none = tl.zeros_like(n).to(w_ptr.dtype.element_ty)
-    u, b, c = w, none, none
-    if GATED:
-        u = some_weights(w_ptr + N.to(tl.int64) * K, n, end, k, K)
-    if BIASED:
-        b = biases(bias_ptr, n, n < end, FROM, TO)
-        if GATED:
-            c = tl.load(bias_ptr + N + n, mask=n < end, other=0.0)
-    return w, u, b, c
-
-
-@triton.jit
 def norm_map(
-    x_ptr, gain_ptr, shift_ptr, w_ptr, bias_ptr, y_ptr, N, each, epsilon, scale,
+    x_ptr, gain_ptr, shift_ptr, w_ptr, bias_ptr, y_ptr, N, epsilon, scale,
     K: tl.constexpr, WIDE: tl.constexpr, ROWS: tl.constexpr, TALL: tl.constexpr, RMS: tl.constexpr,
     SHIFTED: tl.constexpr, BIASED: tl.constexpr, FROM: tl.constexpr, TO: tl.constexpr, ACTIVATION: tl.constexpr,
     GATED: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
-    """y[row, n] = activation(scale · norm(x[row]) · W[n] + bias[n]) for `each` outputs n; x float32 [ROWS K], W [N K].
+    """y[row, n] = activation(scale · norm(x[row]) · W[n] + bias[n]) for TALL outputs n; x float32 [ROWS K], W [N K].
 
-    TALL outputs are made at once, while the weights of the next are under way. GATED: activation(… W[n] …) times the
-    same of W[N + n], without the activation.
+    GATED: activation(… W[n] …) times the same of W[N + n], without the activation.
     """
     if EARLY:
         gdc_launch_dependents()
-    begin = tl.program_id(0).to(tl.int64) * each
-    end = tl.minimum(begin + each, N)
-    n = begin + tl.arange(0, TALL)
+    n = tl.program_id(0).to(tl.int64) * TALL + tl.arange(0, TALL)
+    within = n < N
     k = tl.arange(0, WIDE)
     inside = k < K
-    w, u, b, c = weights_and_biases(w_ptr, bias_ptr, n, end, k, N, K, BIASED, FROM, TO, GATED)
+    both = within[:, None] & inside[None, :]
+    w = tl.load(w_ptr + n[:, None] * K + k[None, :], mask=both, other=0.0).to(tl.float32)
+    if GATED:
+        u = tl.load(w_ptr + (N + n[:, None]) * K + k[None, :], mask=both, other=0.0).to(tl.float32)
     gain, shift = gain_and_shift(gain_ptr, shift_ptr, k, inside, SHIFTED)
     if EARLY:
         gdc_wait()
-    rows = ()
     for row in tl.static_range(ROWS):
         x = tl.load(x_ptr + row * K + k, mask=inside, other=0.0)
         mean, rate = moments(x, inside, epsilon, K, RMS)
-        rows = rows + (((x - mean) * rate * gain.to(tl.float32) + shift.to(tl.float32)) * scale,)  # type: ignore[assignment]
-    for _ in tl.range(0, each, TALL, num_stages=1):
-        following = n + TALL
-        next_w, next_u, next_b, next_c = weights_and_biases(
-            w_ptr, bias_ptr, following, end, k, N, K, BIASED, FROM, TO, GATED
-        )
-        for row in tl.static_range(ROWS):
-            y = activated(tl.sum(w.to(tl.float32) * rows[row][None, :], 1) + b.to(tl.float32), ACTIVATION)
-            if GATED:
-                y *= tl.sum(u.to(tl.float32) * rows[row][None, :], 1) + c.to(tl.float32)
-            tl.store(y_ptr + row * N + n, y.to(y_ptr.dtype.element_ty), mask=n < end)
-        n, w, u, b, c = following, next_w, next_u, next_b, next_c
+        h = ((x - mean) * rate * gain.to(tl.float32) + shift.to(tl.float32)) * scale
+        y = tl.sum(w * h[None, :], 1)
+        if BIASED:
+            y += biases(bias_ptr, n, within, FROM, TO)
+        y = activated(y, ACTIVATION)
+        if GATED:
+            value = tl.sum(u * h[None, :], 1)
+            if BIASED:
+                value += tl.load(bias_ptr + N + n, mask=within, other=0.0).to(tl.float32)
+            y *= value
+        tl.store(y_ptr + row * N + n, y.to(y_ptr.dtype.element_ty), mask=within)
 
 
 @triton.jit
 def map_add(
-    h_ptr, w_ptr, bias_ptr, x_ptr, N, each,
+    h_ptr, w_ptr, bias_ptr, x_ptr, N,
     K: tl.constexpr, STEP: tl.constexpr, CHUNKS: tl.constexpr, ROWS: tl.constexpr, PADDED: tl.constexpr,
     TALL: tl.constexpr, BIASED: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
-    """x[row, n] += h[row] · W[n] + bias[n] for `each` outputs n, TALL at once; x float32 [ROWS N], W [N K].
-
-    The weights of the next are under way, of all inputs or, of long ones, of STEP of them.
-    """
+    """x[row, n] += h[row] · W[n] + bias[n] for TALL outputs n; x float32 [ROWS N], W [N K]."""
     if EARLY:
         gdc_launch_dependents()
-    begin = tl.program_id(0).to(tl.int64) * each
-    end = tl.minimum(begin + each, N)
-    n = begin + tl.arange(0, TALL)
-    k = tl.arange(0, STEP)
+    n = tl.program_id(0).to(tl.int64) * TALL + tl.arange(0, TALL)
+    within = n < N
     rows = tl.arange(0, PADDED)
-    w = some_weights(w_ptr, n, end, k, K)
-    if EARLY:
-        gdc_wait()
-    for _ in tl.range(0, each, TALL, num_stages=1):
-        there = x_ptr + rows[:, None] * N + n[None, :]
-        known = (rows[:, None] < ROWS) & (n < end)[None, :]
-        total = tl.load(there, mask=known, other=0.0)
-        if BIASED:
-            total += tl.load(bias_ptr + n, mask=n < end, other=0.0).to(tl.float32)[None, :]
-        for chunk in tl.static_range(CHUNKS):
-            if chunk + 1 < CHUNKS:
-                next_w = some_weights(w_ptr, n, end, (chunk + 1) * STEP + k, K)
-            else:
-                next_w = some_weights(w_ptr, n + TALL, end, k, K)
-            for row in tl.static_range(ROWS):
-                inside = chunk * STEP + k < K
-                h = tl.load(h_ptr + row * K + chunk * STEP + k, mask=inside, other=0.0).to(tl.float32)
-                total += tl.where(rows[:, None] == row, tl.sum(w.to(tl.float32) * h[None, :], 1)[None, :], 0.0)
-            w = next_w
-        tl.store(there, total, mask=known)
-        n += TALL
+    total = tl.zeros([PADDED, TALL], tl.float32)
+    for chunk in tl.static_range(CHUNKS):
+        k = chunk * STEP + tl.arange(0, STEP)
+        inside = k < K
+        both = within[:, None] & inside[None, :]
+        w = tl.load(w_ptr + n[:, None] * K + k[None, :], mask=both, other=0.0).to(tl.float32)
+        if EARLY and chunk == 0:
+            gdc_wait()
+        for row in tl.static_range(ROWS):
+            h = tl.load(h_ptr + row * K + k, mask=inside, other=0.0).to(tl.float32)
+            total += tl.where(rows[:, None] == row, tl.sum(w * h[None, :], 1)[None, :], 0.0)
+    if BIASED:
+        total += tl.load(bias_ptr + n, mask=within, other=0.0).to(tl.float32)[None, :]
+    there = x_ptr + rows[:, None] * N + n[None, :]
+    known = (rows[:, None] < ROWS) & within[None, :]
+    tl.store(there, tl.load(there, mask=known, other=0.0) + total, mask=known)
 
 
 @triton.jit
