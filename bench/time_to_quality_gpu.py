@@ -89,8 +89,8 @@ def main() -> None:
     parser.add_argument("--small", action="store_true", help="tiny sizes on a CPU; nothing is written")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--steps", type=int, help="of nanoGPT's recipe; all the tokens once if nothing is said")
-    parser.add_argument("--share", type=float, default=0.65, help="of those steps that ours is given")
-    parser.add_argument("--rate", type=float, default=2e-3, help="of Muon")
+    parser.add_argument("--share", type=float, default=0.35, help="of those steps that ours is given")
+    parser.add_argument("--rate", type=float, default=4e-3, help="of Muon")
     parser.add_argument("--ours-only", action="store_true", help="to try rates and shares; nothing is written")
     given = parser.parse_args()
     if given.tokens_only:
