@@ -2,6 +2,7 @@ import pytest
 import torch
 
 from qkv.errors import QkvError
+from qkv.generate import continuation
 from qkv.generate.choose import TheLikeliest
 from qkv.generate.continuation import FromPrompts, FromSource, Slide
 from qkv.generate.line import Line
@@ -30,6 +31,25 @@ def test_unequal_prompts_go_on_as_each_would_alone():
             rows.select(torch.tensor([3, 0, 0]))
             texts, found = [texts[3], texts[0], list(texts[0])], found[[3, 0, 0]]
     assert_close(found, torch.stack([logits_after(model, text) for text in texts]))
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+@torch.inference_mode()
+def test_prompts_of_very_unequal_lengths_are_read_without_padding(family, monkeypatch):
+    torch.manual_seed(0)
+    model = build(family, shrunk(next(iter(FAMILIES[family].published.values())), vocabulary=23)).eval()
+    perturb(model)
+    prompts, read = [[5], [3, 1, 4, 1, 5, 9, 2], [6, 5, 3]], []
+    model.embed.register_forward_pre_hook(lambda module, given: read.append(tuple(given[0].shape)))
+    found = []
+    for filled_up in (0.0, continuation.FILLED_UP):
+        monkeypatch.setattr(continuation, "FILLED_UP", filled_up)
+        rows = FromPrompts(model, prompts, most=3)
+        states, real = rows.prompt_states()
+        found.append((states[real], rows.advance(torch.tensor([[7], [8], [9]]))))
+    assert read == [(3, 7), (3, 1), (1, 11), (3, 1)]
+    for padded, in_line in zip(*found, strict=True):
+        assert_close(in_line, padded)
 
 
 @torch.inference_mode()

@@ -15,10 +15,13 @@ from torch import Tensor, nn
 from qkv.errors import QkvError
 from qkv.models.sequence_to_sequence import EncoderDecoder, Memory, SequenceToSequence
 from qkv.models.text_model import TextModel
-from qkv.parts.attention.cache import Cache, PreallocatedCache
+from qkv.parts.attention.cache import Cache, FilledInLine, PreallocatedCache
+from qkv.parts.attention.in_line import InLine
 from qkv.parts.attention.visibility import Tokens
 from qkv.parts.embed import check_ids
 from qkv.parts.position import positions_in_documents
+
+FILLED_UP = 0.9  # share of real slots up to which prompts are not padded
 
 
 class Continuation(ABC):
@@ -187,6 +190,8 @@ class FromPrompts(Continuation):
         ids, real, self._lengths = ids.to(self.device), real.to(self.device), lengths.to(self.device)
         self._padded = bool((lengths < slots).any())
         self._seen = ids if self.slide is not None else None
+        if self._may_stand_in_line(lengths):
+            return self._read_in_line(), real
         documents = real.long() if self._padded else None
         return self._read(ids, documents, None if documents is None else positions_in_documents(documents)), real
 
@@ -230,6 +235,21 @@ class FromPrompts(Continuation):
         tokens = Tokens(ids.shape[1], self._cache.length, documents)
         ctx = self.model.context(ids, tokens=tokens, positions=positions, cache=self._cache)
         return self.model.states(ids, ctx)
+
+    def _may_stand_in_line(self, lengths: Tensor) -> bool:
+        """Whether prompts [m] that would be filled up by a lot are read one behind the other, all of them at once."""
+        cache, weight = self._cache, self.model.embed.tokens.weight
+        at_once = weight.device.type == "cpu" or weight.dtype in (torch.float16, torch.bfloat16)
+        filled_up = int(lengths.max()) * len(lengths) * FILLED_UP >= int(lengths.sum())
+        return isinstance(cache, PreallocatedCache) and at_once and filled_up and self.model.in_line
+
+    def _read_in_line(self) -> Tensor:
+        """The stream of all prompts, as if they had been padded. [m s d]"""
+        assert isinstance(self._cache, PreallocatedCache)
+        line = InLine.of([len(text) for text in self._texts], self.device)
+        ids = torch.tensor([token for text in self._texts for token in text])[None].to(self.device)
+        cache = FilledInLine(self._cache, line)
+        return cache.in_rows(self.model.states(ids, self.model.context(ids, tokens=line, cache=cache)))
 
     def _slid(self, slide: Slide, window: int, new: int) -> Tensor:
         """Read all rows anew, those that no longer fit from their last tokens on. [r s d]"""

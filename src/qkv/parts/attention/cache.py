@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from qkv.errors import QkvError
+from qkv.parts.attention.in_line import InLine
 from qkv.parts.attention.visibility import Tokens
 
 
@@ -170,6 +171,10 @@ class PreallocatedCache(Cache):
         """Whether keys and values of slots are all that is kept."""
         return not self._sums
 
+    def take(self, owner: nn.Module, k: Tensor, v: Tensor) -> None:
+        """Make these [r h capacity d] the room of an attention that has none yet."""
+        self._steps[owner] = (k, v)
+
     def rooms(self) -> Iterable[tuple[nn.Module, tuple[Tensor, Tensor]]]:
         """Of each attention, keys and values of its slots. [r h capacity d]"""
         return self._steps.items()
@@ -177,6 +182,43 @@ class PreallocatedCache(Cache):
     def memory_rooms(self) -> Iterable[tuple[nn.Module, tuple[Tensor, Tensor]]]:
         """Of each attention to a memory, keys and values. [m h s d]"""
         return self._memory.items()
+
+
+class FilledInLine(Cache):
+    """Given to a model that reads prompts in line: their keys and values go to rows of a new cache, and end together.
+
+    What stands before a row there is zeros, and counts as padding.
+    """
+
+    def __init__(self, into: PreallocatedCache, line: InLine) -> None:
+        super().__init__()
+        assert line.documents is not None
+        assert line.positions is not None
+        self.into, self.slots = into, line.end
+        lengths = torch.tensor(line.lengths, device=line.documents.device)  # [r]
+        self.row = line.documents[0] - 1  # of each token in line
+        self.slot = line.positions[0] + (self.slots - lengths)[self.row]
+        self.real = (torch.arange(self.slots, device=lengths.device) >= self.slots - lengths[:, None]).long()  # [r s]
+
+    def extend(self, owner: nn.Module, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        self.into.take(owner, self._rows(k, self.into.capacity), self._rows(v, self.into.capacity))
+        return k, v
+
+    def keys(self, new: Tokens) -> Tokens:
+        return new
+
+    def advance(self, new: Tokens) -> None:
+        self.into.advance(Tokens(self.slots, documents=self.real))
+
+    def in_rows(self, x: Tensor) -> Tensor:
+        """[1 s d] → [r slots d]"""
+        return self._rows(x[:, None], self.slots)[:, 0]
+
+    def _rows(self, x: Tensor, slots: int) -> Tensor:
+        """[1 h s d] → [r h slots d]"""
+        rows = x.new_zeros(len(self.real), x.shape[1], slots, x.shape[3])
+        rows.transpose(1, 2)[self.row, self.slot] = x[0].transpose(0, 1)
+        return rows
 
 
 def _room(example: Tensor, capacity: int) -> Tensor:
