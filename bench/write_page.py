@@ -178,7 +178,7 @@ def picture_of_runs(name: str, rows: list[dict[str, Any]]) -> str:
     for row in rows:
         history = row.pop("history")
         seconds, losses = ([each[what] for each in history] for what in ("seconds", "loss"))
-        drawn.append(Curve(f"{row['recipe']}, seed {row['seed']}", seconds, losses))
+        drawn.append(Curve(row["run"], seconds, losses))
     file = Path(PAGE.stem) / f"{name}.png"
     (PAGE.parent / file).parent.mkdir(exist_ok=True)
     curve_png(drawn, PAGE.parent / file, Axis("seconds of training"), Axis("validation loss, nats", Logarithmic()))
