@@ -25,7 +25,8 @@ extern "C" __global__ void copied(const __grid_constant__ Tiles tiles, unsigned 
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
         asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(flag), "r"(1024) : "memory");
         asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
-                     " [%0], [%1, {%2, %3}], [%4];" ::"r"(there), "l"(&tiles), "r"(column), "r"(row), "r"(flag) : "memory");
+                     " [%0], [%1, {%2, %3}], [%4];" ::"r"(there), "l"(&tiles), "r"(column), "r"(row), "r"(flag)
+                     : "memory");
     }
     __syncthreads();
     unsigned ready = 0;
