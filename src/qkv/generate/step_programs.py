@@ -170,7 +170,7 @@ def activate(
 
 @triton.jit
 def best_of_tiles(
-    logits_ptr, forbidden_ptr, stat_ptr, at_ptr, V, T, TILE: tl.constexpr, EARLY: tl.constexpr,
+    logits_ptr, forbidden_ptr, stat_ptr, at_ptr, stride, V, T, TILE: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """Of a tile of a row's logits: the highest, the sum of exponentials below it, the highest allowed and its place.
 
@@ -182,7 +182,7 @@ def best_of_tiles(
     row, tile = tl.program_id(0), tl.program_id(1)
     n = tile * TILE + tl.arange(0, TILE)
     inside = n < V
-    y = tl.load(logits_ptr + row.to(tl.int64) * V + n, mask=inside, other=float("-inf")).to(tl.float32)
+    y = tl.load(logits_ptr + row.to(tl.int64) * stride + n, mask=inside, other=float("-inf")).to(tl.float32)
     most = tl.max(y, 0)
     total = tl.sum(tl.where(inside, tl.exp(y - most), 0.0), 0)
     allowed = tl.where(tl.load(forbidden_ptr + n, mask=inside, other=1) == 0, y, float("-inf"))

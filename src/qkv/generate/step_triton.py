@@ -23,6 +23,7 @@ MOST_SHARES = 64  # of a head's slots
 AT_A_TIME = 2048  # numbers of keys, and as many of values, that such a program reads together
 STAGES = 4  # of these, all but one under way while one is used
 WARPS = 2
+ALIGNED = 8  # logits, where rows of them begin
 TILE = 2048  # tokens of the vocabulary that are looked through together
 
 
@@ -66,7 +67,9 @@ class FusedStep:
         self.stat = wide(rows, self.heads, most, 2, dtype=torch.float32)
         self.done = wide(rows, self.heads, dtype=torch.int32)
         self.inner = narrow(rows, first.outer.weight.shape[1])
-        self.logits = narrow(rows, self.vocabulary, dtype=torch.float32 if few else plan.head.weight.dtype)
+        kind, columns = torch.float32 if few else plan.head.weight.dtype, self.vocabulary
+        # A library's product into rows that begin at odd places is several times slower.
+        self.logits = narrow(rows, columns if few else -(-columns // ALIGNED) * ALIGNED, dtype=kind)[:, :columns]
         self.tiles = -(-self.vocabulary // TILE)
         self.tile_stat = wide(rows, 3, self.tiles, dtype=torch.float32)
         self.tile_at = wide(rows, self.tiles, dtype=torch.int32)
@@ -94,8 +97,8 @@ class FusedStep:
             self._layer(layer)
         self.maps.normed(plan.norm, plan.head, self.logits)
         step_programs.best_of_tiles[(rows, self.tiles)](
-            self.logits, record.forbidden.view(torch.uint8), self.tile_stat, self.tile_at, self.vocabulary, self.tiles,
-            TILE=TILE, **self.launched,
+            self.logits, record.forbidden.view(torch.uint8), self.tile_stat, self.tile_at, self.logits.stride(0),
+            self.vocabulary, self.tiles, TILE=TILE, **self.launched,
         )  # fmt: skip
         step_programs.take_best[(rows,)](
             self.tile_stat, self.tile_at, record.tokens, record.positions, record.count, record.written,
