@@ -24,7 +24,7 @@ constexpr int TALL = BM / 64;                // products below each other in a t
 constexpr u32 OF_X = BM * BK * 2, OF_W = BN * BK * 2, STAGE = OF_X + OF_W;
 constexpr u32 ROOM = 16 * 64 * 2;            // what a warp stores at once: 16 rows of 64 columns
 constexpr int UNITS = TALL * (BN / 64);      // of those in a tile
-constexpr u32 PATIENCE = 1u << 24;           // polls: a mistake shall be an error, not a wait without end
+constexpr u32 PATIENCE = 1u << 22;           // polls: a mistake shall be an error, not a wait without end
 
 static_assert(UNITS * (KEEPS ? 2 : 1) % ROOMS == 0 && (!READS || ROOMS == UNITS), "rooms come round with the tiles");
 
@@ -327,7 +327,8 @@ extern "C" __global__ void __launch_bounds__(384, 1) product(
     const u32 full = barriers, empty = full + 8 * STAGES, turns = empty + 8 * STAGES, reads = turns + 8 * 2,
               done = reads + 8 * 8;
 
-    const int group = threadIdx.x / 128, warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
+    const int group = __shfl_sync(0xffffffffu, threadIdx.x / 128, 0);  // so that the compiler sees that warps agree
+    const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
     if (threadIdx.x == 0) {
         for (int i = 0; i < STAGES; i++) made(full + 8 * i, 1), made(empty + 8 * i, 4 * CLUSTER);
         for (int i = 0; i < 2; i++) made(turns + 8 * i, 4);
@@ -407,7 +408,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) product(
                 for (int i = 0; i < BK / 16; i++)
 #pragma unroll
                     for (int m = 0; m < TALL; m++)
-                        multiply(d[m], x + i * 2 + m * (64 * 128 >> 4), w + i * (ACROSS ? 16 * 128 >> 4 : 2), k + i);
+                        multiply(d[m], x + i * 2 + m * (64 * 128 >> 4), w + i * (ACROSS ? 16 * 128 >> 4 : 2), i > 0 ? 1 : k);
                 asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
                 until_multiplied<1>();
                 if (k > 0 && lane < CLUSTER) arrive_at(empty + 8 * last, lane);
@@ -517,5 +518,8 @@ extern "C" __global__ void __launch_bounds__(384, 1) product(
             arrive(done);
         }
     }
-    whole_cluster();
+#if CLUSTER > 1
+    __syncwarp();
+    whole_cluster();  // before none of its blocks arrives at another's barriers any more, none leaves
+#endif
 }
