@@ -131,15 +131,14 @@ def _driver() -> ctypes.CDLL:
 
 def _held(argument: Argument) -> tuple[Any, int]:
     """Something that keeps an argument's value, and where it is."""
-    if isinstance(argument, Tensor):
-        argument = ctypes.c_void_p(argument.data_ptr())
-    elif isinstance(argument, int):
-        argument = ctypes.c_int32(argument)
-    elif isinstance(argument, float):
-        argument = ctypes.c_float(argument)
-    else:
+    if isinstance(argument, Tiles):
         return argument, argument.place
-    return argument, ctypes.addressof(argument)
+    value: Any
+    if isinstance(argument, Tensor):
+        value = ctypes.c_void_p(argument.data_ptr())
+    else:
+        value = ctypes.c_int32(argument) if isinstance(argument, int) else ctypes.c_float(argument)
+    return value, ctypes.addressof(value)
 
 
 def _architecture() -> str:
