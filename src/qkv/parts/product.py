@@ -82,8 +82,8 @@ def _run(
     *, activation: str = "", across: int = 0, keeps: int = 0, reads: int = 0,
 ) -> None:  # fmt: skip
     rows, columns, _, _, cluster, _ = tiling
-    if bias is not None and bias.dtype != x.dtype:
-        bias = bias.float()
+    if bias is not None:
+        bias = (bias if bias.dtype == x.dtype else bias.float()).contiguous()
     kind = 0 if bias is None else 1 if bias.dtype == x.dtype else 2
     program = _program(tiling, x.dtype == torch.float16, kind, activation, across, keeps, reads)
     box = (INPUTS // cluster, ROOM[1]) if across else (columns // cluster, INPUTS)
