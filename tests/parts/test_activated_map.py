@@ -1,12 +1,8 @@
-"""Maps with their activation in one program, against torch's operations.
-
-pytest -m gpu tests/parts; without a GPU, TRITON_INTERPRET=1 lets Triton's interpreter read them.
-"""
+"""Maps with their activation in one program, against torch's operations: who takes it, and that it learns the same."""
 
 from __future__ import annotations
 
 import copy
-import os
 from collections.abc import Callable
 
 import pytest
@@ -16,45 +12,6 @@ from torch import Tensor, nn
 
 from qkv.parts import activated_map
 from qkv.parts.feedforward import ACTIVATIONS, MLP, ChunkedMLP, gelu
-
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-DEVICE = "cpu" if INTERPRETED else "cuda"
-DTYPES = [torch.float32] if INTERPRETED else [torch.bfloat16, torch.float16]
-in_triton = pytest.mark.skipif(False, reason="") if INTERPRETED else pytest.mark.gpu
-
-
-def numbers(*shape: int, dtype: torch.dtype = torch.float32, scale: float = 1.0) -> Tensor:
-    return (torch.randn(shape, generator=torch.Generator().manual_seed(len(shape) + shape[-1])) * scale).to(
-        DEVICE, dtype
-    )
-
-
-@in_triton
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("name", ["gelu", "gelu_tanh", "relu", "silu", "gelu_quick"])
-@pytest.mark.parametrize(("m", "k", "n"), [(300, 72, 136), (1, 8, 8), (128, 64, 256)])
-def test_it_is_the_activation_of_the_map(m: int, k: int, n: int, name: str, dtype: torch.dtype) -> None:
-    from qkv.parts.activated_map_triton import activated_map
-
-    x, weight, bias = numbers(m, k, dtype=dtype), numbers(n, k, dtype=dtype, scale=k**-0.5), numbers(n, dtype=dtype)
-    for shift in (bias, None):
-        expected = ACTIVATIONS[name](F.linear(x.double(), weight.double(), None if shift is None else shift.double()))
-        found = activated_map(x, weight, shift, name)
-        assert found.dtype == dtype
-        step = torch.finfo(dtype).eps
-        torch.testing.assert_close(found.double(), expected, atol=max(step / 8, 3e-6), rtol=max(step, 3e-6))
-
-
-@in_triton
-def test_tiles_beyond_those_of_the_first_round_and_rows_with_gaps() -> None:
-    from qkv.parts.activated_map_triton import Tiling, activated_map
-
-    dtype = DTYPES[0]
-    x, weight = numbers(520, 160, dtype=dtype)[:, 16:80], numbers(200, 64, dtype=dtype, scale=0.125)
-    expected = F.gelu(x.double() @ weight.double().T)
-    found = activated_map(x, weight, None, "gelu", Tiling(64, 64, 32, 3, warps=4, stages=2, at_once=1))
-    step = torch.finfo(dtype).eps
-    torch.testing.assert_close(found.double(), expected, atol=max(step / 8, 3e-6), rtol=max(step, 3e-6))
 
 
 def _granted(device: torch.device) -> bool:
@@ -198,30 +155,6 @@ def test_a_compiler_sees_operators_for_all_lengths(operators: list[str]) -> None
             torch.testing.assert_close(mine.float(), other.float(), atol=4e-2, rtol=2e-2)
     assert len(graphs) == 2  # forwards and backwards, once
     assert operators == ["both", "slope"] * 2
-
-
-@in_triton
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("name", ["gelu", "gelu_tanh", "relu", "silu", "gelu_quick"])
-@pytest.mark.parametrize(("m", "k", "n"), [(300, 72, 136), (1, 8, 8)])
-def test_forwards_and_backwards_by_programs(m: int, k: int, n: int, name: str, dtype: torch.dtype) -> None:
-    from qkv.parts.activated_map_triton import both, map_times_slope
-
-    x, weight, bias = numbers(m, k, dtype=dtype), numbers(n, k, dtype=dtype, scale=k**-0.5), numbers(n)
-    step = torch.finfo(dtype).eps
-    z, y = both(x, weight, bias, name)
-    expected = F.linear(x.double(), weight.double(), bias.double()).requires_grad_()
-    active = ACTIVATIONS[name](expected)
-    for found, other in ((z, expected), (y, active)):
-        torch.testing.assert_close(found.double(), other.detach(), atol=max(step / 8, 3e-6), rtol=max(step, 3e-6))
-    above, outer = numbers(m, 8 * k, dtype=dtype), numbers(8 * k, n, dtype=dtype, scale=(8 * k) ** -0.5)
-    kept = expected.detach().to(dtype)
-    dz, sums = map_times_slope(above, outer, kept, name)
-    kept = kept.double().requires_grad_()
-    (exactly,) = torch.autograd.grad(ACTIVATIONS[name](kept), kept, above.double() @ outer.double())
-    assert sums.dtype == torch.float32
-    torch.testing.assert_close(dz.double(), exactly, atol=max(step / 8, 5e-5), rtol=max(step, 5e-5))
-    torch.testing.assert_close(sums.double(), exactly.sum(0), atol=2e-3, rtol=2e-4)
 
 
 @pytest.mark.gpu

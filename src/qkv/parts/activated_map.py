@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from qkv.parts import cuda, product
 from qkv.parts.precision import narrow_type
 from qkv.parts.programs import is_itself, runs_our_own
 
@@ -34,11 +35,9 @@ def fits_trained(x: Tensor, inner: nn.Module, outer: nn.Module) -> bool:
 
 def activated_map(x: Tensor, linear: nn.Linear, activation: str) -> Tensor:
     """activation(linear(x)), where it `fits`. [... k] → [... n]"""
-    from qkv.parts import activated_map_triton  # Triton comes with torch's builds for GPUs only
-
     dtype = narrow_type(x)
     rows = x.reshape(-1, x.shape[-1]).to(dtype)
-    y = activated_map_triton.activated_map(_aligned(rows), _aligned(linear.weight.to(dtype)), linear.bias, activation)
+    y = product.activated_map(_aligned(rows), _aligned(linear.weight.to(dtype)), linear.bias, activation)
     return y.view(*x.shape[:-1], -1)
 
 
@@ -88,16 +87,12 @@ def _times_slope(above: Tensor, outer: Tensor, z: Tensor, activation: str) -> tu
 
 def _both_at_once(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str) -> tuple[Tensor, Tensor]:
     """z = x W₁ᵀ + b₁, and its activation."""
-    from qkv.parts import activated_map_triton
-
-    return activated_map_triton.both(_aligned(x), _aligned(weight), bias, activation)
+    return product.both(_aligned(x), _aligned(weight), bias, activation)
 
 
 def _times_slope_at_once(above: Tensor, outer: Tensor, z: Tensor, activation: str) -> tuple[Tensor, Tensor]:
     """dz = (above W₂) · activation'(z), and its sum over rows."""
-    from qkv.parts import activated_map_triton
-
-    return activated_map_triton.map_times_slope(_aligned(above), _aligned(outer), z, activation)
+    return product.map_times_slope(_aligned(above), _aligned(outer), _aligned(z), activation)
 
 
 _both_operator = torch.library.custom_op("qkv::activated_map", _both_at_once, mutates_args=())
@@ -150,7 +145,7 @@ def _aligned(x: Tensor) -> Tensor:
 
 
 def _has_copy_engine(device: torch.device) -> bool:
-    return torch.cuda.get_device_capability(device)[0] == 9
+    return torch.cuda.get_device_capability(device)[0] == 9 and cuda.has_bindings()
 
 
 _has_copy_engine._dynamo_marked_constant = True  # type: ignore[attr-defined]  # for compilers: a fact, not to be traced

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
-from functools import cache
+from functools import cache, lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,9 @@ from torch import Tensor
 from qkv.errors import QkvError
 from qkv.files import own_folder, write_whole
 
-Argument = Tensor | int | float | Any  # anything else: what `tiles_of` gives
-TYPES = {torch.bfloat16: "BFLOAT16", torch.float16: "FLOAT16", torch.float32: "FLOAT32", torch.float8_e4m3fn: "UINT8"}
+TYPES = {torch.bfloat16: 9, torch.float16: 6, torch.float32: 7, torch.float8_e4m3fn: 0}  # as the driver counts them
+SWIZZLED = 3  # by 128 bytes
+READ_AHEAD = 3  # 256 bytes at once into L2
 
 
 @cache
@@ -84,46 +85,60 @@ def program(
     return Program(file, name, numbers, threads, shared)
 
 
-def tiles_of(x: Tensor, rows: int, columns: int) -> Any:
+class Tiles:
+    """What the copy engine knows of a matrix: 128 bytes at a multiple of 128, as the driver asks; bindings do not."""
+
+    def __init__(self, address: int, dtype: torch.dtype, shape: tuple[int, int], stride: int, box: tuple[int, int]):
+        self.room = ctypes.create_string_buffer(256)
+        self.place = (ctypes.addressof(self.room) + 127) // 128 * 128
+        swizzle = SWIZZLED if box[1] * dtype.itemsize == 128 else 0
+        status = _driver().cuTensorMapEncodeTiled(
+            ctypes.c_void_p(self.place),
+            TYPES[dtype],
+            2,
+            ctypes.c_void_p(address),
+            (ctypes.c_uint64 * 2)(shape[1], shape[0]),
+            (ctypes.c_uint64 * 1)(stride * dtype.itemsize),
+            (ctypes.c_uint32 * 2)(box[1], box[0]),
+            (ctypes.c_uint32 * 2)(1, 1),
+            0,
+            swizzle,
+            READ_AHEAD,
+            0,
+        )
+        if status != 0:
+            raise QkvError(f"CUDA has no tiles of {box} for a matrix of {shape}: error {status}.")
+
+
+Argument = Tensor | int | float | Tiles
+
+
+def tiles_of(x: Tensor, rows: int, columns: int) -> Tiles:
     """For the copy engine: tiles of x [m n], swizzled where a row of one has 128 bytes; outside are zeros.
 
     Rows of x begin at multiples of 16 bytes. A tile is named by its first column, then its first row.
     """
-    from cuda.bindings import driver
+    return _tiles(x.data_ptr(), x.dtype, (x.shape[0], x.shape[1]), x.stride(0), (rows, columns))
 
-    wide, tall = driver.cuuint64_t, driver.cuuint32_t
-    swizzles, promotions = driver.CUtensorMapSwizzle, driver.CUtensorMapL2promotion
-    swizzle = (
-        swizzles.CU_TENSOR_MAP_SWIZZLE_128B if columns * x.itemsize == 128 else swizzles.CU_TENSOR_MAP_SWIZZLE_NONE
-    )
-    return _done(
-        driver.cuTensorMapEncodeTiled(
-            getattr(driver.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{TYPES[x.dtype]}"),
-            2,
-            x.data_ptr(),
-            [wide(x.shape[1]), wide(x.shape[0])],
-            [wide(x.stride(0) * x.itemsize)],
-            [tall(columns), tall(rows)],
-            [tall(1), tall(1)],
-            driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
-            swizzle,
-            promotions.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-            driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
-        )
-    )
+
+_tiles = lru_cache(maxsize=4096)(Tiles)  # they come again: weights stay, and torch gives the same memory anew
+
+
+@cache
+def _driver() -> ctypes.CDLL:
+    return ctypes.CDLL("libcuda.so.1")
 
 
 def _held(argument: Argument) -> tuple[Any, int]:
     """Something that keeps an argument's value, and where it is."""
+    if isinstance(argument, Tiles):
+        return argument, argument.place
+    value: Any
     if isinstance(argument, Tensor):
-        argument = ctypes.c_void_p(argument.data_ptr())
-    elif isinstance(argument, int):
-        argument = ctypes.c_int32(argument)
-    elif isinstance(argument, float):
-        argument = ctypes.c_float(argument)
+        value = ctypes.c_void_p(argument.data_ptr())
     else:
-        return argument, int(argument.getPtr())
-    return argument, ctypes.addressof(argument)
+        value = ctypes.c_int32(argument) if isinstance(argument, int) else ctypes.c_float(argument)
+    return value, ctypes.addressof(value)
 
 
 def _architecture() -> str:

@@ -60,7 +60,7 @@ def find_activation(name: str) -> Activation:
     return ACTIVATIONS[name]
 
 
-# What `activation_programs` knows.
+# What `activation_programs` and `product.cu` know.
 _IN_PROGRAMS = {ACTIVATIONS[name]: name for name in ("relu", "silu", "gelu", "gelu_tanh", "gelu_quick")}
 
 

@@ -1,0 +1,527 @@
+// A product of matrices and what comes behind it, for Hopper GPUs: y = x W, with a bias, an activation, a sum.
+//
+// Each block has a warpgroup that orders copies and two that multiply, each of which makes whole tiles of y, in turns:
+// while one has the tensor cores, the other does what comes behind the product and stores its tile. Tiles of x and W
+// come by the copy engine into a ring of stages, STAGES of them ahead; two blocks of a cluster, which make tiles below
+// each other, get each half of W's tile and hand it to both.
+//
+// Shapes: M rows, K inputs, N outputs; x [M K], W [N K], or [K N] if ACROSS, y [M N].
+//
+// By #define: BM, BN: rows and columns of a tile; STAGES; CLUSTER: blocks of one, 1 or 2; GROUP: tiles (of a cluster)
+// below each other that come one after the other; ROOMS: stores that each warp has on the way; HALF: numbers are
+// float16, else bfloat16; ACROSS; BIAS: 0 none, 1 narrow, 2 float32; ACTIVATION: one of those below; KEEPS: z, which is
+// activated, is stored too; READS: 1: what is added to y, 2: z, whose slope y is multiplied with, and sums over rows.
+
+typedef unsigned int u32;
+typedef unsigned long long u64;
+
+struct alignas(64) Tiles {  // as the copy engine reads them
+    u64 words[16];
+};
+
+constexpr int BK = 64;                       // inputs of a stage: rows of 128 bytes, which are swizzled
+constexpr int TALL = BM / 64;                // products below each other in a tile
+constexpr u32 OF_X = BM * BK * 2, OF_W = BN * BK * 2, STAGE = OF_X + OF_W;
+constexpr u32 ROOM = 16 * 64 * 2;            // what a warp stores at once: 16 rows of 64 columns
+constexpr int UNITS = TALL * (BN / 64);      // of those in a tile
+constexpr u32 PATIENCE = 1u << 22;           // polls: a mistake shall be an error, not a wait without end
+
+static_assert(UNITS * (KEEPS ? 2 : 1) % ROOMS == 0 && (!READS || ROOMS == UNITS), "rooms come round with the tiles");
+
+// ---------------------------------------------------------------------------------------------------- activations
+// The formulas of `activation_programs`, which says where they come from, no further than 5e-7 from those of
+// `feedforward`; and slopes, no further than 1e-5. That of a GELU is d(a) below 0 and 1 − d(a) above, where a = |z| and
+// d is an exponential of −a² times a polynomial.
+
+#define NONE 0
+#define GELU 1
+#define GELU_TANH 2
+#define GELU_QUICK 3
+#define SILU 4
+#define RELU 5
+
+__device__ __forceinline__ float power_of_2(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+__device__ __forceinline__ float at_most(float x, float limit) {
+    float y;
+    asm("min.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(x), "f"(limit));
+    return y;
+}
+
+__device__ __forceinline__ float at_least(float x, float limit) {
+    float y;
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(x), "f"(limit));
+    return y;
+}
+
+__device__ __forceinline__ float quotient(float x, float y) {
+    float z;
+    asm("div.full.f32 %0, %1, %2;" : "=f"(z) : "f"(x), "f"(y));
+    return z;
+}
+
+__device__ __forceinline__ float activated(float y) {
+#if ACTIVATION == GELU
+    float a = at_most(fabsf(y), 5.5f);
+    float p = fmaf(3.240682781324722e-05f, a, -0.000754765176679939f);
+    p = fmaf(p, a, 0.008003950119018555f);
+    p = fmaf(p, a, -0.053243488073349f);
+    p = fmaf(p, a, -0.4589402675628662f);
+    p = fmaf(p, a, -1.1511284112930298f);
+    p = fmaf(p, a, -1.0000033378601074f);
+    return fmaf(-a, power_of_2(p), at_least(y, 0.0f));
+#elif ACTIVATION == GELU_TANH
+    float a = at_most(fabsf(y), 5.0f);
+    float p = fmaf(-2.201170900661964e-05f, a, 0.00035156458034180105f);
+    p = fmaf(p, a, -0.0018074767431244254f);
+    p = fmaf(p, a, 0.0015914436662569642f);
+    p = fmaf(p, a, 0.007841621525585651f);
+    p = fmaf(p, a, -0.053453993052244186f);
+    p = fmaf(p, a, -0.45760318636894226f);
+    p = fmaf(p, a, -1.1515896320343018f);
+    p = fmaf(p, a, -0.9999561309814453f);
+    return fmaf(-a, power_of_2(p), at_least(y, 0.0f));
+#elif ACTIVATION == GELU_QUICK
+    return quotient(y, 1.0f + power_of_2(-2.4554669595930157f * y));  // 1.702 log2(e)
+#elif ACTIVATION == SILU
+    return quotient(y, 1.0f + power_of_2(-1.4426950408889634f * y));
+#elif ACTIVATION == RELU
+    return at_least(y, 0.0f);
+#else
+    return y;
+#endif
+}
+
+__device__ __forceinline__ float slope(float z) {
+#if ACTIVATION == GELU
+    float a = at_most(fabsf(z), 9.0f);
+    float p = fmaf(-0.00010079752973979339f, a, 0.0017239992739632726f);
+    p = fmaf(p, a, -0.01144403126090765f);
+    p = fmaf(p, a, 0.033918168395757675f);
+    p = fmaf(p, a, -0.04950364679098129f);
+    p = fmaf(p, a, 0.1988687664270401f);
+    p = fmaf(p, a, -0.7977513670921326f);
+    p = fmaf(p, a, 0.49999743700027466f);
+    float d = p * power_of_2(-0.5770780163555854f * a * a);  // e^(-0.4 a²)
+    return z > 0.0f ? 1.0f - d : d;
+#elif ACTIVATION == GELU_TANH
+    float a = at_most(fabsf(z), 9.0f);
+    float p = fmaf(-0.0004582331166602671f, a, 0.0056281606666743755f);
+    p = fmaf(p, a, -0.025348899886012077f);
+    p = fmaf(p, a, 0.06558238714933395f);
+    p = fmaf(p, a, -0.13585926592350006f);
+    p = fmaf(p, a, 0.2518092095851898f);
+    p = fmaf(p, a, -0.7981462478637695f);
+    p = fmaf(p, a, 0.5000059604644775f);
+    float d = p * power_of_2(-0.7213475204444817f * a * a);  // e^(-0.5 a²)
+    return z > 0.0f ? 1.0f - d : d;
+#elif ACTIVATION == GELU_QUICK
+    float share = quotient(1.0f, 1.0f + power_of_2(-2.4554669595930157f * z));
+    return fmaf(1.702f * z * share, 1.0f - share, share);
+#elif ACTIVATION == SILU
+    float share = quotient(1.0f, 1.0f + power_of_2(-1.4426950408889634f * z));
+    return fmaf(z * share, 1.0f - share, share);
+#elif ACTIVATION == RELU
+    return z > 0.0f ? 1.0f : 0.0f;
+#else
+    return 1.0f;
+#endif
+}
+
+// ---------------------------------------------------------------------------------------------------- numbers
+
+#if HALF
+#define NARROW "f16"
+#else
+#define NARROW "bf16"
+#endif
+
+__device__ __forceinline__ u32 narrowed(float low, float high) {
+    u32 both;
+    asm("cvt.rn." NARROW "x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+    return both;
+}
+
+__device__ __forceinline__ float widened(unsigned short x) {
+    float y;
+#if HALF
+    asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x));
+#else
+    y = __uint_as_float((u32)x << 16);
+#endif
+    return y;
+}
+
+__device__ __forceinline__ float low_of(u32 both) { return widened((unsigned short)(both & 0xffffu)); }
+__device__ __forceinline__ float high_of(u32 both) { return widened((unsigned short)(both >> 16)); }
+
+// ---------------------------------------------------------------------------------------------------- barriers
+
+__device__ __forceinline__ void made(u32 barrier, u32 arrivals) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
+}
+
+__device__ __forceinline__ void arrive(u32 barrier) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+
+__device__ __forceinline__ void arrive_at(u32 barrier, u32 block) {  // of the cluster
+    if (CLUSTER == 1) return arrive(barrier);
+    asm volatile(
+        "{ .reg .b32 there; mapa.shared::cluster.u32 there, %0, %1; mbarrier.arrive.shared::cluster.b64 _, [there]; }"
+        ::"r"(barrier), "r"(block) : "memory");
+}
+
+__device__ __forceinline__ void expect(u32 barrier, u32 bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+}
+
+__device__ __forceinline__ bool is_over(u32 barrier, u32 parity) {  // the phase of that parity
+    u32 over;
+    asm volatile(
+        "{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+        : "=r"(over) : "r"(barrier), "r"(parity) : "memory");
+    return over;
+}
+
+__device__ __forceinline__ void wait(u32 barrier, u32 parity) {
+    while (!is_over(barrier, parity)) {}
+}
+
+__device__ __forceinline__ void wait_or_fail(u32 barrier, u32 parity) {
+    for (u32 polls = 0; !is_over(barrier, parity); polls++)
+        if (polls == PATIENCE) __trap();
+}
+
+__device__ __forceinline__ void whole_cluster() {
+#if CLUSTER > 1
+    asm volatile("barrier.cluster.arrive.release; barrier.cluster.wait.acquire;" ::: "memory");
+#else
+    __syncthreads();
+#endif
+}
+
+// ---------------------------------------------------------------------------------------------------- copies
+
+__device__ __forceinline__ void load(const Tiles& tiles, u32 to, int column, int row, u32 barrier) {
+    asm volatile(
+        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];"
+        ::"r"(to), "l"(&tiles), "r"(column), "r"(row), "r"(barrier) : "memory");
+}
+
+__device__ __forceinline__ void load_for_all(const Tiles& tiles, u32 to, int column, int row, u32 barrier) {
+#if CLUSTER > 1
+    asm volatile(
+        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster"
+        " [%0], [%1, {%2, %3}], [%4], %5;"
+        ::"r"(to), "l"(&tiles), "r"(column), "r"(row), "r"(barrier), "h"((unsigned short)((1 << CLUSTER) - 1))
+        : "memory");
+#else
+    load(tiles, to, column, row, barrier);
+#endif
+}
+
+__device__ __forceinline__ void store(const Tiles& tiles, u32 from, int column, int row) {
+    asm volatile(
+        "cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %2}], [%3];"
+        ::"l"(&tiles), "r"(column), "r"(row), "r"(from) : "memory");
+    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+
+template <int PENDING>
+__device__ __forceinline__ void until_read() {  // until all but PENDING stores of this thread have left their rooms
+    asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(PENDING) : "memory");
+}
+
+// ---------------------------------------------------------------------------------------------------- tensor cores
+
+__device__ __forceinline__ u64 described(u32 place, u32 leading, u32 stride) {  // bytes; swizzled by 128
+    return (u64)((place & 0x3ffffu) >> 4) | (u64)(leading >> 4) << 16 | (u64)(stride >> 4) << 32 | 1ull << 62;
+}
+
+#if ACROSS
+#define ORDER "1, 1, 0, 1"
+#else
+#define ORDER "1, 1, 0, 0"
+#endif
+
+#define OWN_8(i) \
+    "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), \
+        "+f"(d[i + 7])
+#define OWN_32(i) OWN_8(i), OWN_8(i + 8), OWN_8(i + 16), OWN_8(i + 24)
+#define FIRST_64 \
+    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
+    "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, " \
+    "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
+    "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define NEXT_32 \
+    ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, " \
+    "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
+
+// d [64 BN] (+)= x [64 16] W [16 BN]. A thread has of every 8 columns, in rows lane / 4 and 8 below it, those at
+// 2 (lane % 4); each warp has 16 rows.
+__device__ __forceinline__ void multiply(float (&d)[BN / 2], u64 x, u64 w, int adds) {
+#if BN == 192
+    asm volatile(
+        "{ .reg .pred p; setp.ne.b32 p, %98, 0; wgmma.mma_async.sync.aligned.m64n192k16.f32." NARROW "." NARROW
+        " {" FIRST_64 NEXT_32 "}, %96, %97, p, " ORDER "; }"
+        : OWN_32(0), OWN_32(32), OWN_32(64) : "l"(x), "l"(w), "r"(adds));
+#else
+    static_assert(BN == 128, "columns of a tile: 128 or 192");
+    asm volatile(
+        "{ .reg .pred p; setp.ne.b32 p, %66, 0; wgmma.mma_async.sync.aligned.m64n128k16.f32." NARROW "." NARROW
+        " {" FIRST_64 "}, %64, %65, p, " ORDER "; }"
+        : OWN_32(0), OWN_32(32) : "l"(x), "l"(w), "r"(adds));
+#endif
+}
+
+template <int PENDING>
+__device__ __forceinline__ void until_multiplied() {
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
+}
+
+// ---------------------------------------------------------------------------------------------------- the program
+
+// Of 2 COUNT numbers, COUNT stay with a lane: those that it has in common with its partner, who keeps the others.
+template <int COUNT>
+__device__ __forceinline__ void gather(float (&sum)[16], int lane) {
+    const bool upper = lane & 2 * COUNT;
+#pragma unroll
+    for (int i = 0; i < COUNT; i++) {
+        const float given = upper ? sum[i] : sum[i + COUNT], kept = upper ? sum[i + COUNT] : sum[i];
+        sum[i] = kept + __shfl_xor_sync(0xffffffffu, given, 2 * COUNT);
+    }
+}
+
+struct Place {
+    int row, column;
+};
+
+__device__ __forceinline__ int rank() {  // of this block in its cluster; asked anew, where a register would be kept
+    int found = 0;
+    if (CLUSTER > 1) asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(found));
+    return found;
+}
+
+__device__ __forceinline__ int tiles_of(int M, int N) {  // of a cluster
+    return (M + BM * CLUSTER - 1) / (BM * CLUSTER) * ((N + BN - 1) / BN);
+}
+
+// Column by column of GROUP tiles, so that neighbours in time share inputs.
+__device__ __forceinline__ Place place_of(int tile, int M, int N) {
+    int rows = (M + BM * CLUSTER - 1) / (BM * CLUSTER), columns = (N + BN - 1) / BN;
+    int first = tile / (GROUP * columns) * GROUP, within = tile % (GROUP * columns);
+    int tall = min(rows - first, GROUP);
+    return {((first + within % tall) * CLUSTER + rank()) * BM, within / tall * BN};
+}
+
+extern "C" __global__ void __launch_bounds__(384, 1) product(
+    const __grid_constant__ Tiles x_tiles, const __grid_constant__ Tiles w_tiles, const __grid_constant__ Tiles y_tiles,
+    const __grid_constant__ Tiles z_tiles,  // what is read, or kept
+    const void* __restrict__ bias, float* __restrict__ sums, int M, int N, int K) {
+    extern __shared__ unsigned char memory[];
+    const u32 stages = ((u32)__cvta_generic_to_shared(memory) + 1023u) & ~1023u;
+    const u32 rooms = stages + STAGES * STAGE, rows_of_8 = rooms + 8 * ROOMS * ROOM, barriers = rows_of_8 + 8 * BN * 4;
+    const u32 full = barriers, empty = full + 8 * STAGES, turns = empty + 8 * STAGES, reads = turns + 8 * 2,
+              done = reads + 8 * 8;
+
+    const int group = __shfl_sync(0xffffffffu, threadIdx.x / 128, 0);  // so that the compiler sees that warps agree
+    const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < STAGES; i++) made(full + 8 * i, 1), made(empty + 8 * i, 4 * CLUSTER);
+        for (int i = 0; i < 2; i++) made(turns + 8 * i, 4);
+        for (int i = 0; i < 8; i++) made(reads + 8 * i, 1);
+        made(done, 8);
+        asm volatile("fence.mbarrier_init.release.cluster; fence.proxy.async;" ::: "memory");
+    }
+    whole_cluster();
+
+    if (group == 0) {
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
+        if (threadIdx.x == 0) {
+            u32 stage = 0, round = 0;
+            for (int tile = blockIdx.x / CLUSTER; tile < tiles_of(M, N); tile += gridDim.x / CLUSTER) {
+                const Place at = place_of(tile, M, N);
+                for (int k = 0; k < K; k += BK) {
+                    const u32 x = stages + stage * STAGE, w = x + OF_X, barrier = full + 8 * stage;
+                    wait_or_fail(empty + 8 * stage, round ^ 1);
+                    expect(barrier, STAGE);
+                    load(x_tiles, x, k, at.row, barrier);
+#if ACROSS
+                    for (int i = 0; i < BN / 64; i++) {
+                        const int part = rank() * (BK / CLUSTER);  // rows of W that this block gets for all
+                        load_for_all(
+                            w_tiles, w + i * (BK * 128) + part * 128, at.column + 64 * i, k + part, barrier);
+                    }
+#else
+                    const int part = rank() * (BN / CLUSTER);
+                    load_for_all(w_tiles, w + part * 128, k, at.column + part, barrier);
+#endif
+                    if (++stage == STAGES) stage = 0, round ^= 1;
+                }
+            }
+            wait_or_fail(done, 0);  // who multiplies has no register to count its polls
+        }
+    } else {
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
+        const int turn = group - 1, mine = turn * 4 + warp;
+        const u32 own = rows_of_8 + mine * (BN * 4), own_rooms = rooms + mine * (ROOMS * ROOM);
+        // Matrices of 8 by 8, two below each other and two beside: a lane names the row lane % 8 of matrix lane / 8.
+        const u32 corner = own_rooms + lane % 16 * 128 + (lane / 16 ^ lane % 8) * 16;
+        const int steps = (K + BK - 1) / BK, clusters = gridDim.x / CLUSTER;
+        u32 position = turn * steps;  // in the row of all stages
+        int count = 0;
+        for (int tile = blockIdx.x / CLUSTER + turn * clusters; tile < tiles_of(M, N); tile += 2 * clusters, count++) {
+            const Place at = place_of(tile, M, N);
+#if BIAS
+            for (int i = lane; i < BN; i += 32) {
+                const int n = at.column + i;
+                float b = 0.0f;
+                if (n < N) b = BIAS == 2 ? ((const float*)bias)[n] : widened(((const unsigned short*)bias)[n]);
+                asm volatile("st.shared.f32 [%0], %1;" ::"r"(own + 4 * i), "f"(b) : "memory");
+            }
+            __syncwarp();
+#endif
+#if READS
+            if (lane == 0) {
+                until_read<0>();
+                expect(reads + 8 * mine, UNITS * ROOM);
+                for (int u = 0; u < UNITS; u++)
+                    load(z_tiles, own_rooms + u * ROOM, at.column + u / TALL * 64, at.row + u % TALL * 64 + warp * 16,
+                         reads + 8 * mine);
+            }
+            __syncwarp();
+#endif
+            float d[TALL][BN / 2];
+            u32 stage = position % STAGES, round = position / STAGES & 1, last = stage;
+            wait(turns + 8 * turn, (count & 1) ^ (turn == 0));
+#pragma unroll 1
+            for (int k = 0; k < steps; k++) {
+                const u32 place = stages + stage * STAGE;
+                const u64 x = described(place, 16, 1024);
+                const u64 w = ACROSS ? described(place + OF_X, BK * 128, 1024) : described(place + OF_X, 16, 1024);
+                wait(full + 8 * stage, round);
+                asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+#pragma unroll
+                for (int i = 0; i < BK / 16; i++)
+#pragma unroll
+                    for (int m = 0; m < TALL; m++)
+                        multiply(d[m], x + i * 2 + m * (64 * 128 >> 4), w + i * (ACROSS ? 16 * 128 >> 4 : 2), i > 0 ? 1 : k);
+                asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+                until_multiplied<1>();
+                if (k > 0 && lane < CLUSTER) arrive_at(empty + 8 * last, lane);
+                last = stage;
+                if (++stage == STAGES) stage = 0, round ^= 1;
+            }
+            if (lane == 0) arrive(turns + 8 * (turn ^ 1));
+            until_multiplied<0>();
+#pragma unroll
+            for (int i = 0; i < TALL * BN / 2; i++)  // what follows stays behind that wait
+                asm volatile("" : "+f"(d[i / (BN / 2)][i % (BN / 2)])::"memory");
+            if (lane < CLUSTER) arrive_at(empty + 8 * last, lane);
+            position += 2 * steps;
+
+#if READS
+            wait(reads + 8 * mine, count & 1);
+#endif
+#pragma unroll
+            for (int c = 0; c < BN / 64; c++) {
+#if READS == 2
+                float sum[16] = {};
+#endif
+#pragma unroll
+                for (int m = 0; m < TALL; m++) {
+                    const int unit = c * TALL + m;
+                    const int row = at.row + m * 64 + warp * 16, column = at.column + c * 64;
+                    const u32 room = (KEEPS ? 2 * unit : unit) % ROOMS * ROOM, other = (2 * unit + 1) % ROOMS * ROOM;
+#if !READS
+                    if (lane == 0) until_read<ROOMS - 1 - KEEPS>();
+                    __syncwarp();
+#endif
+#pragma unroll
+                    for (int j = 0; j < 8; j += 2) {
+                        float v[8];
+#pragma unroll
+                        for (int i = 0; i < 8; i++) v[i] = d[m][(c * 8 + j) * 4 + i];
+                        const u32 within = corner ^ j * 16;  // swizzled
+#if BIAS
+#pragma unroll
+                        for (int i = 0; i < 2; i++) {
+                            float b0, b1;
+                            asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(b0), "=f"(b1)
+                                         : "r"(own + 4 * (c * 64 + (j + i) * 8 + lane % 4 * 2)));
+                            v[4 * i] += b0, v[4 * i + 1] += b1, v[4 * i + 2] += b0, v[4 * i + 3] += b1;
+                        }
+#endif
+#if READS
+                        u32 z[4];
+                        asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                                     : "=r"(z[0]), "=r"(z[1]), "=r"(z[2]), "=r"(z[3]) : "r"(room + within) : "memory");
+#pragma unroll
+                        for (int i = 0; i < 4; i++) {
+                            const float low = low_of(z[i]), high = high_of(z[i]);
+                            if (READS == 1) v[2 * i] += low, v[2 * i + 1] += high;
+                            if (READS == 2) v[2 * i] *= slope(low), v[2 * i + 1] *= slope(high);
+                        }
+#endif
+#if READS == 2
+#pragma unroll
+                        for (int i = 0; i < 4; i++) sum[2 * j + i] += v[i / 2 * 4 + i % 2] + v[i / 2 * 4 + i % 2 + 2];
+#endif
+                        u32 packed[4];
+#if KEEPS
+#pragma unroll
+                        for (int i = 0; i < 4; i++) packed[i] = narrowed(v[2 * i], v[2 * i + 1]);
+                        asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(other + within),
+                                     "r"(packed[0]), "r"(packed[1]), "r"(packed[2]), "r"(packed[3]) : "memory");
+#endif
+#pragma unroll
+                        for (int i = 0; i < 4; i++)
+                            packed[i] = READS == 2 ? narrowed(v[2 * i], v[2 * i + 1])
+                                                   : narrowed(activated(v[2 * i]), activated(v[2 * i + 1]));
+                        asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(room + within),
+                                     "r"(packed[0]), "r"(packed[1]), "r"(packed[2]), "r"(packed[3]) : "memory");
+                    }
+                    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+                    __syncwarp();
+                    if (lane == 0) {
+                        store(y_tiles, own_rooms + room, column, row);
+                        if (KEEPS) store(z_tiles, own_rooms + other, column, row);
+                    }
+                }
+#if READS == 2
+                // Of 16 columns' sums over 4 rows, 2 over 16 · TALL remain with each lane: those at 2 · lane.
+                gather<8>(sum, lane), gather<4>(sum, lane), gather<2>(sum, lane);
+                asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(own + 4 * (c * 64 + 2 * lane)), "f"(sum[0]),
+                             "f"(sum[1]) : "memory");
+#endif
+            }
+#if READS == 2
+            asm volatile("bar.sync %0, 128;" ::"r"(group) : "memory");
+            for (int i = threadIdx.x % 128; i < BN && at.row < M; i += 128) {
+                float total = 0.0f;
+                for (int w = 0; w < 4; w++) {
+                    float one;
+                    asm volatile("ld.shared.f32 %0, [%1];" : "=f"(one)
+                                 : "r"(rows_of_8 + (turn * 4 + w) * (BN * 4) + 4 * i) : "memory");
+                    total += one;
+                }
+                if (at.column + i < N) sums[(u64)(at.row / BM) * N + at.column + i] = total;
+            }
+            asm volatile("bar.sync %0, 128;" ::"r"(group) : "memory");
+#endif
+        }
+        if (lane == 0) {
+            asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+            arrive(done);
+        }
+    }
+#if CLUSTER > 1
+    __syncwarp();
+    whole_cluster();  // before none of its blocks arrives at another's barriers any more, none leaves
+#endif
+}
