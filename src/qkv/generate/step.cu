@@ -12,9 +12,10 @@
 // What blocks tell each other lies in global memory: the stream x in float32 [ROWS WIDTH], the rest as narrow as the
 // weights. It is read past L1, which does not know what others wrote. Weights are bfloat16.
 //
-// Given by #define: ROWS WIDTH HEADS GROUPS HEAD_WIDTH HIDDEN VOCABULARY LAYERS CAPACITY; WIDTH_PIECES ATTENDED_PIECES
+// Given by #define: ROWS WIDTH HEADS GROUPS HEAD_WIDTH HIDDEN VOCABULARY LAYERS; WIDTH_PIECES ATTENDED_PIECES
 // HIDDEN_PIECES (of a row of each width); STAGE (bytes of a slot) STAGES KEPT (slots of a cache in a unit) SHARES (of
-// a head's slots) WARPS; SCRATCH (bytes); RMS GATED ACTIVATION ROTARY PLACED GAP_FROM GAP_TO; TIMED.
+// a head's slots) WARPS; RMS GATED ACTIVATION ROTARY PLACED GAP_FROM GAP_TO; TIMED (0, or 1 + the block that notes when
+// it does what).
 
 typedef unsigned char u8;
 typedef unsigned short u16;
@@ -243,7 +244,7 @@ struct Block {
     const i64* table;                // [LAYERS + 1, COLUMNS]
     const int *positions, *firsts;   // [ROWS]
     u64 *full, *empty;               // [STAGES]
-    int unit, warp, lane, thread;
+    int unit, warp, lane, thread, capacity;
     u32* counters;
     int met;  // meetings of all blocks so far
 #if TIMED
@@ -342,7 +343,7 @@ struct Block {
         const u16 *keys = of<u16>(layer, KEYS), *values = of<u16>(layer, VALUES);
         for (int task = blockIdx.x; task < LINES * SHARES; task += gridDim.x) {
             Share s = share_of(task, positions, firsts);
-            i64 head = (i64)(s.row * GROUPS + s.group) * CAPACITY;
+            i64 head = (i64)(s.row * GROUPS + s.group) * capacity;
             for (int done = 0; done < s.count; done += KEPT, unit++) {
                 u32 bytes = min(KEPT, s.count - done) * HEAD_WIDTH * 2;
                 i64 from = (head + s.begin + done) * HEAD_WIDTH;
@@ -663,7 +664,7 @@ struct Block {
                 uint4 value = fresh16(row + (HEADS + GROUPS + s.group) * HEAD_WIDTH + d);
                 take_in(a, q, key, value, mine == 0);
                 if (mine == 0 && head % (HEADS / GROUPS) == 0) {
-                    i64 to = ((i64)(s.row * GROUPS + s.group) * CAPACITY + firsts[s.row] + position) * HEAD_WIDTH + d;
+                    i64 to = ((i64)(s.row * GROUPS + s.group) * capacity + firsts[s.row] + position) * HEAD_WIDTH + d;
                     *(uint4*)(of<u16>(layer, KEYS) + to) = key;
                     *(uint4*)(of<u16>(layer, VALUES) + to) = value;
                 }
@@ -733,7 +734,7 @@ __device__ __forceinline__ void map_of(Block& block, int all, int map, Known kno
 extern "C" __global__ void __launch_bounds__(THREADS + 32, 1)
 step(const i64* table, const u16* words, const u16* places, const i64* ids, const i64* positions, const i64* firsts,
      float* stream, u16* qkv, float* parts, float* stats, u16* inner, float* logits, const int* partners, u32* counters,
-     i64* stamps, float epsilon, float word_scale, float head_scale, float score_scale) {
+     i64* stamps, float epsilon, float word_scale, float head_scale, float score_scale, int capacity) {
     extern __shared__ __align__(128) u8 memory[];
     __shared__ u64 full[STAGES], empty[STAGES];
     __shared__ float moment[2 * WARPS * ROWS];
@@ -746,6 +747,7 @@ step(const i64* table, const u16* words, const u16* places, const i64* ids, cons
     block.ring = memory, block.x = memory + STAGES * STAGE, block.scratch = block.x + OF_X;
     block.moment = moment, block.table = pointers, block.positions = position, block.firsts = first;
     block.full = full, block.empty = empty, block.unit = 0, block.counters = counters, block.met = 0;
+    block.capacity = capacity;
     block.thread = threadIdx.x, block.warp = threadIdx.x / 32, block.lane = threadIdx.x % 32;
 #if TIMED
     block.stamps = stamps, block.idle = 0, block.phase = 0;

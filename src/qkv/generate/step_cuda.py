@@ -28,7 +28,7 @@ TALL = 4  # rows of a matrix in a slot of the ring
 LONGEST = 2048  # inputs of a row in a slot; longer rows come in pieces
 KEPT = 32  # slots of a cache in a slot of the ring
 MOST_SHARES = 8  # of a head's slots
-FEWEST = 4  # slots that make a ring
+FEWEST, MOST = 4, 64  # slots that make a ring
 FAR = 32  # numbers between two counters
 COLUMNS = 16  # of the table of pointers
 ACTIVATIONS = ("none", "gelu", "gelu_tanh", "gelu_quick", "silu", "relu")  # as they are numbered there
@@ -55,7 +55,7 @@ class Room:
         return self.stage * self.stages + self.scratch
 
 
-def room_of(plan: Plan, rows: int, blocks: int, warps: int = WARPS) -> Room | None:
+def room_of(plan: Plan, rows: int, blocks: int) -> Room | None:
     """None: a block cannot hold it."""
     first, width = plan.layers[0], plan.tokens.shape[1]
     attended, hidden = first.out.weight.shape[1], first.outer.weight.shape[1]
@@ -72,9 +72,9 @@ def room_of(plan: Plan, rows: int, blocks: int, warps: int = WARPS) -> Room | No
         _each(hidden, blocks) * of_width * (2 if first.gated else 1),
         _each(len(plan.head.weight), blocks) * of_width,
     )
-    scratch = x + _rounded(4 * max(rows * sums, warps * (first.attention.key_width + 2)))
-    fixed = 8 * COLUMNS * (len(plan.layers) + 1) + 8 * warps * rows + 2048  # and barriers
-    stages = min((ROOM - scratch - fixed) // stage, 64)
+    scratch = x + _rounded(4 * max(rows * sums, WARPS * (first.attention.key_width + 2)))
+    fixed = 8 * COLUMNS * (len(plan.layers) + 1) + 8 * WARPS * rows + 2048  # and barriers
+    stages = min((ROOM - scratch - fixed) // stage, MOST)
     return Room((of_width, of_attended, of_hidden), stage, stages, scratch) if stages >= FEWEST else None
 
 
@@ -108,36 +108,35 @@ class SingleStep(FusedStep):
         self.table = torch.tensor(self._table(), dtype=torch.int64, device=device)  # [layers + 1, COLUMNS]
         meetings = 5 * len(plan.layers) + 1  # of all blocks; and one counter of those that are gone
         self.counters = torch.zeros(meetings + 1, FAR, dtype=torch.int32, device=device)
-        self.program = cuda.program(FILE, "step", *self._form(WARPS))
+        self.program = self.program_of()
         attention = plan.layers[0].attention
         cos, sin, partner = self.turns[attention]
         self.arguments = (
             self.table, plan.tokens, plan.tokens if plan.places is None else plan.places, recording.tokens,
             recording.positions, recording.first, self.x, self.qkv, self.single_parts, self.single_stat, self.inner,
             self.logits, partner, self.counters, self.counters, plan.norm.epsilon, float(plan.scale),
-            float(plan.norm.scale), float(self.scale),
+            float(plan.norm.scale), float(self.scale), self.capacity,
         )  # fmt: skip
 
     def _read(self) -> None:
         self.program.launch((self.blocks, 1), self.arguments, at_once=True)
 
-    def _form(self, warps: int, stages: int = 64, kept: int = KEPT, timed: int = 0) -> tuple[tuple[tuple[str, int], ...], int, int]:
-        """The numbers of the program, its threads and its shared memory."""
+    def program_of(self, timed: int = 0) -> cuda.Program:
+        """`timed`: block `timed` - 1 notes when it does what."""
         plan, first = self.plan, self.plan.layers[0]
-        room = room_of(plan, self.rows, self.blocks, warps)
+        room = room_of(plan, self.rows, self.blocks)
         assert room is not None
-        stages = min(stages, room.stages)
         numbers = {
             "ROWS": self.rows, "WIDTH": self.width, "HEADS": self.heads, "GROUPS": self.groups,
             "HEAD_WIDTH": self.head_width, "HIDDEN": self.inner.shape[1], "VOCABULARY": self.vocabulary,
-            "LAYERS": len(plan.layers), "CAPACITY": self.capacity, "WIDTH_PIECES": room.pieces[0],
-            "ATTENDED_PIECES": room.pieces[1], "HIDDEN_PIECES": room.pieces[2], "STAGE": room.stage, "STAGES": stages,
-            "KEPT": min(kept, room.stage // (4 * self.head_width)), "SHARES": self.single_shares, "WARPS": warps,
+            "LAYERS": len(plan.layers), "WIDTH_PIECES": room.pieces[0], "ATTENDED_PIECES": room.pieces[1],
+            "HIDDEN_PIECES": room.pieces[2], "STAGE": room.stage, "STAGES": room.stages,
+            "KEPT": min(KEPT, room.stage // (4 * self.head_width)), "SHARES": self.single_shares, "WARPS": WARPS,
             "RMS": int(plan.norm.rms), "GATED": int(first.gated), "ACTIVATION": ACTIVATIONS.index(first.activation),
             "ROTARY": int(first.attention.rotary is not None), "PLACED": int(plan.places is not None),
             "GAP_FROM": first.project.gap[0], "GAP_TO": first.project.gap[1], "TIMED": timed,
         }  # fmt: skip
-        return tuple(numbers.items()), 32 * (warps + 1), room.stage * stages + room.scratch
+        return cuda.program(FILE, "step", tuple(numbers.items()), 32 * (WARPS + 1), room.bytes)
 
     def _table(self) -> list[list[int]]:
         rows = []
