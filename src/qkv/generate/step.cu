@@ -7,7 +7,7 @@
 // ring holds is by then some microseconds of memory's time.
 //
 // Units are what the ring holds in a slot: four pieces of rows of a matrix, or some slots of keys and of values. One
-// warp takes a unit. Everyone counts units in the same order: qkv, attention, out, inner, outer of each layer, head.
+// warp takes a unit, by its number. Everyone counts units in the same order: qkv, attention, out, inner, outer of each layer, head.
 //
 // What blocks tell each other lies in global memory: the stream x in float32 [ROWS WIDTH], the rest as narrow as the
 // weights. It is read past L1, which does not know what others wrote. Weights are bfloat16.
@@ -25,6 +25,7 @@ typedef long long i64;
 
 constexpr u32 PATIENCE = 1u << 24;  // polls after which something has gone wrong
 constexpr int THREADS = 32 * WARPS;  // that do arithmetic
+constexpr int TAKERS = STAGES < WARPS ? STAGES : WARPS;  // warps that take units; see `first_of_mine`
 constexpr int TALL = 4;              // pieces of rows in a unit
 constexpr int FAR = 32;              // numbers between two counters: each in a line of its own
 constexpr int ATTENDED = HEADS * HEAD_WIDTH, QKV = (HEADS + 2 * GROUPS) * HEAD_WIDTH;
@@ -282,6 +283,13 @@ struct Block {
         return slot(number);
     }
 
+    // A slot of the ring is always emptied by the same warp. Otherwise one could ask for what is to come into a slot
+    // before another has seen there what comes earlier, and barriers tell only odd from even.
+    static_assert(STAGES % TAKERS == 0, "slots of all warps are as many");
+    __device__ __forceinline__ int first_of_mine() {
+        return warp < TAKERS ? (warp + TAKERS - unit % TAKERS) % TAKERS : 1 << 30;
+    }
+
     __device__ __forceinline__ void free(int number) {
         __syncwarp();
         if (lane == 0) arrive(empty + number % STAGES);
@@ -511,7 +519,7 @@ struct Block {
     __device__ __forceinline__ void multiply(int rows) {
         constexpr int EIGHTS = K / PIECES / 8;
         int units = units_of(rows, PIECES);
-        for (int i = warp; i < units; i += WARPS) {
+        for (int i = first_of_mine(); i < units; i += TAKERS) {
             const uint4* w = (const uint4*)filled(unit + i);
             int piece = i % PIECES;
             float sum[TALL][ROWS];
@@ -645,7 +653,7 @@ struct Block {
             for (int e = 0; e < 8; e++) q[e] *= scale;
             Read a = {-1e30f, 0.0f, {0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f}};
             int units = (s.count + KEPT - 1) / KEPT;
-            for (int i = warp; i < units; i += WARPS) {
+            for (int i = first_of_mine(); i < units; i += TAKERS) {
                 const u8* keys = filled(unit + i);
                 const u8* values = keys + KEPT * HEAD_WIDTH * 2;
                 int count = min(KEPT, s.count - i * KEPT);

@@ -75,6 +75,7 @@ def room_of(plan: Plan, rows: int, blocks: int) -> Room | None:
     scratch = x + _rounded(4 * max(rows * sums, WARPS * (first.attention.key_width + 2)))
     fixed = 8 * COLUMNS * (len(plan.layers) + 1) + 8 * WARPS * rows + 2048  # and barriers
     stages = min((ROOM - scratch - fixed) // stage, MOST)
+    stages -= stages % WARPS if stages > WARPS else 0  # as many for each warp
     return Room((of_width, of_attended, of_hidden), stage, stages, scratch) if stages >= FEWEST else None
 
 
@@ -105,16 +106,14 @@ class SingleStep(FusedStep):
         self.single_shares = max(1, min(self.blocks // lines, MOST_SHARES))
         self.single_parts = self.x.new_zeros(lines, self.single_shares, self.head_width)
         self.single_stat = self.x.new_zeros(lines, self.single_shares, 2)
-        self.table = torch.tensor(self._table(), dtype=torch.int64, device=device)  # [layers + 1, COLUMNS]
+        self.pointers = torch.tensor(self._pointers(), dtype=torch.int64, device=device)  # [layers + 1, COLUMNS]
         meetings = 5 * len(plan.layers) + 1  # of all blocks; and one counter of those that are gone
         self.counters = torch.zeros(meetings + 1, FAR, dtype=torch.int32, device=device)
         self.program = self.program_of()
-        attention = plan.layers[0].attention
-        cos, sin, partner = self.turns[attention]
         self.arguments = (
-            self.table, plan.tokens, plan.tokens if plan.places is None else plan.places, recording.tokens,
+            self.pointers, plan.tokens, plan.tokens if plan.places is None else plan.places, recording.tokens,
             recording.positions, recording.first, self.x, self.qkv, self.single_parts, self.single_stat, self.inner,
-            self.logits, partner, self.counters, self.counters, plan.norm.epsilon, float(plan.scale),
+            self.logits, self.turns[plan.layers[0].attention][2], self.counters, self.counters, plan.norm.epsilon, float(plan.scale),
             float(plan.norm.scale), float(self.scale), self.capacity,
         )  # fmt: skip
 
@@ -138,7 +137,7 @@ class SingleStep(FusedStep):
         }  # fmt: skip
         return cuda.program(FILE, "step", tuple(numbers.items()), 32 * (WARPS + 1), room.bytes)
 
-    def _table(self) -> list[list[int]]:
+    def _pointers(self) -> list[list[int]]:
         rows = []
         for layer in self.plan.layers:
             keys, values = self.recording.cache.room(layer.attention)
