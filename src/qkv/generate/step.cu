@@ -12,8 +12,8 @@
 // What blocks tell each other lies in global memory: the stream x in float32 [ROWS WIDTH], the rest as narrow as the
 // weights. It is read past L1, which does not know what others wrote. Weights are bfloat16.
 //
-// Given by #define: ROWS WIDTH HEADS GROUPS HEAD_WIDTH HIDDEN VOCABULARY LAYERS; WIDTH_PIECES ATTENDED_PIECES
-// HIDDEN_PIECES (of a row of each width); STAGE (bytes of a slot) STAGES KEPT (slots of a cache in a unit) SHARES (of
+// Given by #define: ROWS WIDTH HEADS GROUPS HEAD_WIDTH HIDDEN VOCABULARY LAYERS BLOCKS; WIDTH_PIECES
+// ATTENDED_PIECES HIDDEN_PIECES (of a row of each width); STAGE (bytes of a slot) STAGES KEPT (slots of a cache in a unit) SHARES (of
 // a head's slots) WARPS; RMS GATED ACTIVATION ROTARY PLACED GAP_FROM GAP_TO; TIMED (0, or 1 + the block that notes when
 // it does what).
 
@@ -202,9 +202,9 @@ struct Outputs {
 
 // Of a map's outputs, those of this block. Who has one more than others changes from map to map.
 __device__ __forceinline__ Outputs outputs_of(int all, int map) {
-    int blocks = gridDim.x, me = (blockIdx.x + map * 37) % blocks;
-    int first = all * me / blocks;
-    return {first, all * (me + 1) / blocks - first};
+    u32 me = (blockIdx.x + map * 37u) % BLOCKS;
+    int first = (u32)all * me / BLOCKS;
+    return {first, (int)((u32)all * (me + 1) / BLOCKS) - first};
 }
 
 __device__ __forceinline__ int units_of(int rows, int pieces) { return (rows + TALL - 1) / TALL * pieces; }
@@ -312,7 +312,7 @@ struct Block {
         stamp(0);
         if (met > 0) {
             if (thread == 0)
-                for (u32 polls = 0; acquired(counters + (met - 1) * FAR) < gridDim.x;)
+                for (u32 polls = 0; acquired(counters + (met - 1) * FAR) < BLOCKS;)
                     if (++polls == PATIENCE) __trap();
             together();
         }
@@ -349,7 +349,7 @@ struct Block {
 
     __device__ __forceinline__ void fill_slots(int layer) {
         const u16 *keys = of<u16>(layer, KEYS), *values = of<u16>(layer, VALUES);
-        for (int task = blockIdx.x; task < LINES * SHARES; task += gridDim.x) {
+        for (int task = blockIdx.x; task < LINES * SHARES; task += BLOCKS) {
             Share s = share_of(task, positions, firsts);
             i64 head = (i64)(s.row * GROUPS + s.group) * capacity;
             for (int done = 0; done < s.count; done += KEPT, unit++) {
@@ -366,14 +366,16 @@ struct Block {
     __device__ __forceinline__ void fetch_small(int layer) {
         const int columns[] = {GAIN, SHIFT, MAP_BIAS, OUT_BIAS, NEXT_GAIN, NEXT_SHIFT, INNER_BIAS, OUTER_BIAS};
         const int sizes[] = {WIDTH, WIDTH, QKV - (GAP_TO - GAP_FROM), WIDTH, WIDTH, WIDTH, HIDDEN * SIDES, WIDTH};
+#pragma unroll 1
         for (int i = 0; i < 8; i++) {
             const u8* p = of<u8>(layer, columns[i]);
+#pragma unroll 1
             for (int at = lane * 128; p != nullptr && at < sizes[i] * 2; at += 32 * 128) fetch(p + at);
         }
     }
 
     __device__ void fill() {
-        for (int layer = blockIdx.x; layer < LAYERS; layer += gridDim.x) fetch_small(layer);
+        for (int layer = blockIdx.x; layer < LAYERS; layer += BLOCKS) fetch_small(layer);
         if (lane > 0) return;
         u64 policy = first_to_go();
         for (int layer = 0; layer < LAYERS; layer++) {
@@ -519,6 +521,7 @@ struct Block {
     __device__ __forceinline__ void multiply(int rows) {
         constexpr int EIGHTS = K / PIECES / 8;
         int units = units_of(rows, PIECES);
+#pragma unroll 1
         for (int i = first_of_mine(); i < units; i += TAKERS) {
             const uint4* w = (const uint4*)filled(unit + i);
             int piece = i % PIECES;
@@ -527,8 +530,10 @@ struct Block {
             for (int j = 0; j < TALL; j++)
 #pragma unroll
                 for (int r = 0; r < ROWS; r++) sum[j][r] = 0.0f;
-#pragma unroll(ROWS == 1 ? 4 : 1)
-            for (int e = lane; e < EIGHTS; e += 32) {
+#pragma unroll(ROWS == 1 ? 8 : 1)
+            for (int t = 0; t < (EIGHTS + 31) / 32; t++) {
+                int e = t * 32 + lane;
+                if (e >= EIGHTS) break;
                 uint4 weights[TALL];
 #pragma unroll
                 for (int j = 0; j < TALL; j++) weights[j] = w[j * EIGHTS + e];
@@ -627,7 +632,7 @@ struct Block {
         constexpr int AT_ONCE = 32 / LANES;
         int mine = lane / LANES, d = lane % LANES * 8;
         bool first = true;
-        for (int task = blockIdx.x; task < LINES * SHARES; task += gridDim.x) {
+        for (int task = blockIdx.x; task < LINES * SHARES; task += BLOCKS) {
             Share s = share_of(task, positions, firsts);
             if (!s.any) continue;
             int position = positions[s.row], head = s.line % HEADS;
@@ -722,19 +727,22 @@ struct Block {
     }
 };
 
-// Outputs of a map: `known` gives what is known of an output before its product is, `end` what becomes of it. Who has
-// which is the same for all maps: thread i has output i % count of row i / count.
+// Outputs of a map: `known` gives what is known of an output before its product is, `end` what becomes of it. Thread i
+// has output i % count of row i / count.
 template <class Known, class Work, class End>
 __device__ __forceinline__ void map_of(Block& block, int all, int map, Known known, Work work, End end) {
     Outputs mine = outputs_of(all, map);
+    auto row = [&](int i) { return ROWS == 1 ? 0 : i / mine.count; };
+    auto output = [&](int i) { return ROWS == 1 ? i : i % mine.count; };
     int i = block.thread, outputs = mine.count * ROWS;
     float2 before = make_float2(0.0f, 0.0f);
-    if (i < outputs) before = known(mine.first + i % mine.count, i / mine.count);
+    if (i < outputs) before = known(mine.first + output(i), row(i));
     work(mine.count);
+#pragma unroll 1
     while (i < outputs) {
-        end(mine.first + i % mine.count, i % mine.count, i / mine.count, before);
+        end(mine.first + output(i), output(i), row(i), before);
         i += THREADS;
-        if (i < outputs) before = known(mine.first + i % mine.count, i / mine.count);
+        if (i < outputs) before = known(mine.first + output(i), row(i));
     }
     block.tell_others();
 }
@@ -859,7 +867,7 @@ step(const i64* table, const u16* words, const u16* places, const i64* ids, cons
     if (block.warp == 0) {
         u32* gone = counters + block.met * FAR;
         u32 before = block.lane == 0 ? one_more(gone) : 0;
-        if (__shfl_sync(~0u, before, 0) == gridDim.x - 1)
+        if (__shfl_sync(~0u, before, 0) == BLOCKS - 1)
             for (int i = block.lane; i <= block.met; i += 32) counters[i * FAR] = 0;
     }
 }

@@ -113,8 +113,8 @@ class SingleStep(FusedStep):
         self.arguments = (
             self.pointers, plan.tokens, plan.tokens if plan.places is None else plan.places, recording.tokens,
             recording.positions, recording.first, self.x, self.qkv, self.single_parts, self.single_stat, self.inner,
-            self.logits, self.turns[plan.layers[0].attention][2], self.counters, self.counters, plan.norm.epsilon, float(plan.scale),
-            float(plan.norm.scale), float(self.scale), self.capacity,
+            self.logits, self.turns[plan.layers[0].attention][2], self.counters, self.counters,
+            float(plan.norm.epsilon), float(plan.scale), float(plan.norm.scale), float(self.scale), self.capacity,
         )  # fmt: skip
 
     def _read(self) -> None:
@@ -128,9 +128,10 @@ class SingleStep(FusedStep):
         numbers = {
             "ROWS": self.rows, "WIDTH": self.width, "HEADS": self.heads, "GROUPS": self.groups,
             "HEAD_WIDTH": self.head_width, "HIDDEN": self.inner.shape[1], "VOCABULARY": self.vocabulary,
-            "LAYERS": len(plan.layers), "WIDTH_PIECES": room.pieces[0], "ATTENDED_PIECES": room.pieces[1],
-            "HIDDEN_PIECES": room.pieces[2], "STAGE": room.stage, "STAGES": room.stages,
-            "KEPT": min(KEPT, room.stage // (4 * self.head_width)), "SHARES": self.single_shares, "WARPS": WARPS,
+            "LAYERS": len(plan.layers), "BLOCKS": self.blocks, "WIDTH_PIECES": room.pieces[0],
+            "ATTENDED_PIECES": room.pieces[1], "HIDDEN_PIECES": room.pieces[2], "STAGE": room.stage,
+            "STAGES": room.stages, "KEPT": min(KEPT, room.stage // (4 * self.head_width)),
+            "SHARES": self.single_shares, "WARPS": WARPS,
             "RMS": int(plan.norm.rms), "GATED": int(first.gated), "ACTIVATION": ACTIVATIONS.index(first.activation),
             "ROTARY": int(first.attention.rotary is not None), "PLACED": int(plan.places is not None),
             "GAP_FROM": first.project.gap[0], "GAP_TO": first.project.gap[1], "TIMED": timed,
