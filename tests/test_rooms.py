@@ -16,7 +16,7 @@ PACKAGE = ROOT / "src" / "qkv"
 LONGEST_FILE = 500
 
 # They may judge qkv in tests/, but qkv must never lean on them.
-FOR_TRITON = ("_programs", "_triton")
+FOR_TRITON = ("_programs", "_triton", "_cuda")
 REFERENCE_LIBRARIES = {
     "alphafold", "diffusers", "fairseq", "fairseq2", "flax", "haiku", "jax", "keras", "linformer", "open_clip",
     "openfold", "performer_pytorch", "reformer_pytorch", "sentence_transformers", "tensorflow", "timm", "transformers",
@@ -151,14 +151,14 @@ def distributions(requirements: list[str]) -> set[str]:
 def test_src_imports_only_its_declared_dependencies() -> None:
     """Base dependencies anywhere, extras only inside functions (who does not need them need not have them).
 
-    Triton comes with torch's builds for GPUs; files of programs for it need it at import, and are themselves imported
-    inside functions only.
+    Triton and the bindings of CUDA come with torch's builds for GPUs; files of programs for Triton need it at import,
+    and are themselves imported inside functions only.
     """
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
     base = distributions(project["dependencies"]) | set(sys.stdlib_module_names) | {"qkv", "__future__"}
     offered = [extras[name] for name in ("bleu", "parquet", "datasets", "ray", "constrained", "harness", "sound")]
-    optional = distributions([requirement for extra in offered for requirement in extra]) | {"triton"}
+    optional = distributions([requirement for extra in offered for requirement in extra]) | {"triton", "cuda"}
     wrong = []
     for file in SOURCES:
         is_package = file.name == "__init__.py"

@@ -89,9 +89,10 @@ class Plan:
     head: Map
 
     def __call__(self, recording: Recording) -> FusedStep:
+        from qkv.generate import step_cuda
         from qkv.generate.step_triton import FusedStep
 
-        return FusedStep(self, recording)
+        return (step_cuda.SingleStep if step_cuda.fits(self, recording.shape) else FusedStep)(self, recording)
 
 
 Kind = TypeVar("Kind", bound=nn.Module)

@@ -86,8 +86,13 @@ class FusedStep:
         self.maps = step_maps_triton.maps_of(plan, self.x, early)
 
     def step(self) -> Tensor:
-        record = self.recording
-        plan, rows = self.plan, self.rows
+        self._read()
+        self._choose()
+        return self.logits
+
+    def _read(self) -> None:
+        """The logits of the tokens that follow."""
+        record, plan, rows = self.recording, self.plan, self.rows
         step_programs.embed[(rows,)](
             record.tokens, record.positions, plan.tokens, plan.tokens if plan.places is None else plan.places, self.x,
             plan.scale, K=self.width, WIDE=triton.next_power_of_2(self.width), PLACED=plan.places is not None,
@@ -96,6 +101,10 @@ class FusedStep:
         for layer in plan.layers:
             self._layer(layer)
         self.maps.normed(plan.norm, plan.head, self.logits)
+
+    def _choose(self) -> None:
+        """The likeliest of them become the tokens to be read."""
+        record, rows = self.recording, self.rows
         step_programs.best_of_tiles[(rows, self.tiles)](
             self.logits, record.forbidden.view(torch.uint8), self.tile_stat, self.tile_at, self.logits.stride(0),
             self.vocabulary, self.tiles, TILE=TILE, **self.launched,
@@ -105,7 +114,6 @@ class FusedStep:
             record.log_probabilities, self.tiles, self.vocabulary,
             ROUND=len(record.written), TILES=triton.next_power_of_2(self.tiles), **self.launched,
         )  # fmt: skip
-        return self.logits
 
     def _layer(self, layer: Layer) -> None:
         maps = self.maps

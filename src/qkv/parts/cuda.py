@@ -43,17 +43,26 @@ class Program:
         self.configurations: dict[tuple[Any, ...], Any] = {}
 
     def launch(
-        self, grid: tuple[int, int], arguments: tuple[Argument, ...], *, cluster: int = 1, early: bool = False
+        self,
+        grid: tuple[int, int],
+        arguments: tuple[Argument, ...],
+        *,
+        cluster: int = 1,
+        early: bool = False,
+        at_once: bool = False,
     ) -> None:
-        """On the current stream; `cluster`: blocks that share their memory; `early`: may begin before the last ends."""
+        """On the current stream; `cluster`: blocks that share their memory; `early`: may begin before the last ends.
+
+        `at_once`: all blocks run at the same time, or none does, so that they may wait for each other.
+        """
         held = [_held(each) for each in arguments]
         places = (ctypes.c_void_p * len(held))(*(place for _, place in held))
-        configuration = self._configured(grid, cluster, early)
+        configuration = self._configured(grid, cluster, early, at_once)
         configuration.hStream = self.driver.CUstream(torch.cuda.current_stream().cuda_stream)
         _done(self.driver.cuLaunchKernelEx(configuration, self.function, ctypes.addressof(places), 0))
 
-    def _configured(self, grid: tuple[int, int], cluster: int, early: bool) -> Any:
-        key = (grid, cluster, early)
+    def _configured(self, grid: tuple[int, int], cluster: int, early: bool, at_once: bool) -> Any:
+        key = (grid, cluster, early, at_once)
         if key in self.configurations:
             return self.configurations[key]
         found = self.driver.CUlaunchConfig()
@@ -71,6 +80,11 @@ class Program:
             attribute = self.driver.CUlaunchAttribute()
             attribute.id = kinds.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
             attribute.value.programmaticStreamSerializationAllowed = 1
+            attributes.append(attribute)
+        if at_once:
+            attribute = self.driver.CUlaunchAttribute()
+            attribute.id = kinds.CU_LAUNCH_ATTRIBUTE_COOPERATIVE
+            attribute.value.cooperative = 1
             attributes.append(attribute)
         found.attrs, found.numAttrs = attributes, len(attributes)
         self.configurations[key] = found

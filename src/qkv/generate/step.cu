@@ -1,0 +1,873 @@
+// One token of each of a few rows by a GPT-like decoder, as one program that stays on all processors of a GPU.
+//
+// A step takes as long as its weights take to be read, if they are always being read. So each block has a warp that
+// does nothing else: it copies, in the order in which they will be used, all weights that this block uses of all
+// layers, and its share of earlier keys and values, into a ring in shared memory. It waits for nothing but free room
+// there. The other warps do the arithmetic, and wait for the ring and, between two maps, for all other blocks. What the
+// ring holds is by then some microseconds of memory's time.
+//
+// Units are what the ring holds in a slot: four pieces of rows of a matrix, or some slots of keys and of values. One
+// warp takes a unit, by its number. Everyone counts units in the same order: qkv, attention, out, inner, outer of each layer, head.
+//
+// What blocks tell each other lies in global memory: the stream x in float32 [ROWS WIDTH], the rest as narrow as the
+// weights. It is read past L1, which does not know what others wrote. Weights are bfloat16.
+//
+// Given by #define: ROWS WIDTH HEADS GROUPS HEAD_WIDTH HIDDEN VOCABULARY LAYERS BLOCKS; WIDTH_PIECES
+// ATTENDED_PIECES HIDDEN_PIECES (of a row of each width); STAGE (bytes of a slot) STAGES KEPT (slots of a cache in a unit) SHARES (of
+// a head's slots) WARPS; RMS GATED ACTIVATION ROTARY PLACED GAP_FROM GAP_TO; TIMED (0, or 1 + the block that notes when
+// it does what).
+
+typedef unsigned char u8;
+typedef unsigned short u16;
+typedef unsigned int u32;
+typedef unsigned long long u64;
+typedef long long i64;
+
+constexpr u32 PATIENCE = 1u << 24;  // polls after which something has gone wrong
+constexpr int THREADS = 32 * WARPS;  // that do arithmetic
+constexpr int TAKERS = STAGES < WARPS ? STAGES : WARPS;  // warps that take units; see `first_of_mine`
+constexpr int TALL = 4;              // pieces of rows in a unit
+constexpr int FAR = 32;              // numbers between two counters: each in a line of its own
+constexpr int ATTENDED = HEADS * HEAD_WIDTH, QKV = (HEADS + 2 * GROUPS) * HEAD_WIDTH;
+constexpr int LINES = ROWS * HEADS;
+constexpr int SIDES = GATED ? 2 : 1;  // rows of a matrix for an output of the inner map
+constexpr int WIDE = (WIDTH / 8 + 31) / 32 * 256;  // room of a row of WIDTH numbers in float32, see `placed`
+constexpr int EACH = (WIDTH / 4 + THREADS - 1) / THREADS;  // fours of a row that a thread reads
+
+// What the table of pointers holds of a layer; behind the last, GAIN to MAP_BIAS are of the head.
+enum {
+    GAIN, SHIFT, MAP, MAP_BIAS, OUT, OUT_BIAS, NEXT_GAIN, NEXT_SHIFT, INNER, INNER_BIAS, OUTER, OUTER_BIAS,
+    KEYS, VALUES, COS, SIN, COLUMNS
+};
+
+// The machine --------------------------------------------------------------------------------------------------------
+
+__device__ __forceinline__ u32 place(const void* p) { return (u32)__cvta_generic_to_shared(p); }
+
+__device__ __forceinline__ void begin_barrier(u64* barrier) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(place(barrier)) : "memory");
+}
+
+__device__ __forceinline__ void barriers_are_seen() {
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+__device__ __forceinline__ void expect(u64* barrier, u32 bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(place(barrier)), "r"(bytes) : "memory");
+}
+
+__device__ __forceinline__ void arrive(u64* barrier) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(place(barrier)) : "memory");
+}
+
+__device__ __forceinline__ bool has_passed(u64* barrier, u32 parity) {
+    u32 done;
+    asm volatile(
+        "{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}\n"
+        : "=r"(done)
+        : "r"(place(barrier)), "r"(parity)
+        : "memory");
+    return done;
+}
+
+__device__ __forceinline__ u64 first_to_go() {
+    u64 policy;
+    asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    return policy;
+}
+
+__device__ __forceinline__ void copy(void* to, const void* from, u32 bytes, u64* barrier, u64 policy) {
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::
+            "r"(place(to)), "l"(from), "r"(bytes), "r"(place(barrier)), "l"(policy)
+        : "memory");
+}
+
+__device__ __forceinline__ void copy(void* to, const void* from, u32 bytes, u64* barrier) {
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(place(to)),
+        "l"(from), "r"(bytes), "r"(place(barrier))
+        : "memory");
+}
+
+__device__ __forceinline__ void fetch(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
+
+__device__ __forceinline__ void together() { asm volatile("bar.sync 1, %0;" ::"n"(THREADS) : "memory"); }
+
+__device__ __forceinline__ uint4 fresh16(const void* p) {
+    uint4 v;
+    asm volatile("ld.global.cg.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(p)
+                 : "memory");
+    return v;
+}
+
+__device__ __forceinline__ u32 fresh4(const void* p) {
+    u32 v;
+    asm volatile("ld.global.cg.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+    return v;
+}
+
+__device__ __forceinline__ u16 fresh2(const void* p) {
+    u16 v;
+    asm volatile("ld.global.cg.u16 %0, [%1];" : "=h"(v) : "l"(p) : "memory");
+    return v;
+}
+
+__device__ __forceinline__ u32 acquired(const u32* p) {
+    u32 v;
+    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+    return v;
+}
+
+__device__ __forceinline__ void release_one(u32* p) {
+    asm volatile("fence.acq_rel.gpu;\nred.relaxed.gpu.global.add.u32 [%0], 1;" ::"l"(p) : "memory");
+}
+
+__device__ __forceinline__ u32 one_more(u32* p) {
+    u32 v;
+    asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;" : "=r"(v) : "l"(p) : "memory");
+    return v;
+}
+
+__device__ __forceinline__ u32 narrowed(float low, float high) {
+    u32 v;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(v) : "f"(high), "f"(low));
+    return v;
+}
+
+__device__ __forceinline__ float power_of_2(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+// Numbers ------------------------------------------------------------------------------------------------------------
+
+__device__ __forceinline__ float low(u32 pair) { return __uint_as_float(pair << 16); }
+__device__ __forceinline__ float high(u32 pair) { return __uint_as_float(pair & 0xffff0000u); }
+__device__ __forceinline__ float widened(u16 v) { return __uint_as_float((u32)v << 16); }
+__device__ __forceinline__ u16 narrowed(float v) { return (u16)narrowed(v, 0.0f); }
+__device__ __forceinline__ float exponential(float x) { return power_of_2(x * 1.4426950408889634f); }
+
+__device__ __forceinline__ void widen(uint4 v, float* to) {
+    to[0] = low(v.x), to[1] = high(v.x), to[2] = low(v.y), to[3] = high(v.y);
+    to[4] = low(v.z), to[5] = high(v.z), to[6] = low(v.w), to[7] = high(v.w);
+}
+
+__device__ __forceinline__ float4 widened(uint2 v) { return make_float4(low(v.x), high(v.x), low(v.y), high(v.y)); }
+
+enum { NONE, GELU, GELU_TANH, GELU_QUICK, SILU, RELU };
+
+// As in parts/activation_programs.py.
+__device__ __forceinline__ float activated(float y) {
+    if (ACTIVATION == GELU) {
+        float a = fminf(fabsf(y), 5.5f);
+        float p = 3.240682781324722e-05f * a - 0.000754765176679939f;
+        p = p * a + 0.008003950119018555f;
+        p = p * a - 0.053243488073349f;
+        p = p * a - 0.4589402675628662f;
+        p = p * a - 1.1511284112930298f;
+        p = p * a - 1.0000033378601074f;
+        return y == y ? fmaxf(y, 0.0f) - a * power_of_2(p) : y;  // what is no number stays none
+    }
+    if (ACTIVATION == GELU_TANH) {
+        float a = fminf(fabsf(y), 5.0f);
+        float p = -2.201170900661964e-05f * a + 0.00035156458034180105f;
+        p = p * a - 0.0018074767431244254f;
+        p = p * a + 0.0015914436662569642f;
+        p = p * a + 0.007841621525585651f;
+        p = p * a - 0.053453993052244186f;
+        p = p * a - 0.45760318636894226f;
+        p = p * a - 1.1515896320343018f;
+        p = p * a - 0.9999561309814453f;
+        return y == y ? fmaxf(y, 0.0f) - a * power_of_2(p) : y;
+    }
+    if (ACTIVATION == GELU_QUICK) return y / (1.0f + power_of_2(-2.4554669595930157f * y));
+    if (ACTIVATION == SILU) return y / (1.0f + power_of_2(-1.4426950408889634f * y));
+    if (ACTIVATION == RELU) return y == y ? fmaxf(y, 0.0f) : y;
+    return y;
+}
+
+// Where a thread finds the fours of a row in float32: those of 32 eights side by side, so that none waits for a bank.
+__device__ __forceinline__ int placed(int eight, int half) { return eight / 32 * 64 + half * 32 + eight % 32; }
+
+// Who does what ------------------------------------------------------------------------------------------------------
+
+struct Outputs {
+    int first, count;
+};
+
+// Of a map's outputs, those of this block. Who has one more than others changes from map to map.
+__device__ __forceinline__ Outputs outputs_of(int all, int map) {
+    u32 me = (blockIdx.x + map * 37u) % BLOCKS;
+    int first = (u32)all * me / BLOCKS;
+    return {first, (int)((u32)all * (me + 1) / BLOCKS) - first};
+}
+
+__device__ __forceinline__ int units_of(int rows, int pieces) { return (rows + TALL - 1) / TALL * pieces; }
+
+struct Share {
+    int line, row, group, number, begin, count;  // of slots before the newest
+    bool any;
+};
+
+__device__ __forceinline__ int slots_of_share(int position) {
+    int each = (position + SHARES - 1) / SHARES;
+    return each < KEPT ? KEPT : each;
+}
+
+__device__ __forceinline__ int shares_of(int position) {
+    int each = slots_of_share(position);
+    return position == 0 ? 1 : (position + each - 1) / each;
+}
+
+__device__ __forceinline__ Share share_of(int task, const int* positions, const int* firsts) {
+    Share s;
+    s.line = task % LINES, s.number = task / LINES, s.row = s.line / HEADS;
+    s.group = s.line % HEADS / (HEADS / GROUPS);
+    int position = positions[s.row], each = slots_of_share(position), before = s.number * each;
+    s.any = s.number == 0 || before < position;
+    s.begin = firsts[s.row] + before;
+    s.count = s.any ? min(each, position - before) : 0;
+    return s;
+}
+
+// A block ------------------------------------------------------------------------------------------------------------
+
+struct Block {
+    u8* ring;      // [STAGES STAGE]
+    u8* x;         // what a map is applied to: float32 as `placed`, or bfloat16 as it is
+    u8* scratch;   // sums of a map [rows pieces ROWS], or what warps have attended to
+    float* moment; // [2 WARPS ROWS]
+    const i64* table;                // [LAYERS + 1, COLUMNS]
+    const int *positions, *firsts;   // [ROWS]
+    u64 *full, *empty;               // [STAGES]
+    int unit, warp, lane, thread, capacity;
+    u32* counters;
+    int met;  // meetings of all blocks so far
+#if TIMED
+    i64* stamps;
+    i64 idle;
+    int phase;
+#endif
+
+    template <class T>
+    __device__ __forceinline__ const T* of(int layer, int column) const {
+        return (const T*)table[layer * COLUMNS + column];
+    }
+
+    __device__ __forceinline__ void stamp(int which) {
+#if TIMED
+        if (blockIdx.x == TIMED - 1 && thread == 0) stamps[phase * 8 + which] = clock64();
+#endif
+    }
+
+    __device__ __forceinline__ void wait(u64* barrier, int passes) {
+        for (u32 polls = 0; !has_passed(barrier, passes & 1);)
+            if (++polls == PATIENCE) __trap();
+    }
+
+    __device__ __forceinline__ u8* slot(int number) { return ring + number % STAGES * STAGE; }
+
+    __device__ __forceinline__ u8* filled(int number) {
+#if TIMED
+        i64 before = clock64();
+#endif
+        wait(full + number % STAGES, number / STAGES);
+#if TIMED
+        idle += clock64() - before;
+#endif
+        return slot(number);
+    }
+
+    // A slot of the ring is always emptied by the same warp. Otherwise one could ask for what is to come into a slot
+    // before another has seen there what comes earlier, and barriers tell only odd from even.
+    static_assert(STAGES % TAKERS == 0, "slots of all warps are as many");
+    __device__ __forceinline__ int first_of_mine() {
+        return warp < TAKERS ? (warp + TAKERS - unit % TAKERS) % TAKERS : 1 << 30;
+    }
+
+    __device__ __forceinline__ void free(int number) {
+        __syncwarp();
+        if (lane == 0) arrive(empty + number % STAGES);
+    }
+
+    // Meetings: all of a block's threads have written before it says so, and read after all blocks have.
+
+    __device__ __forceinline__ void tell_others() {
+        together();
+        if (thread == 0) release_one(counters + met * FAR);
+        met++;
+        stamp(5);
+#if TIMED
+        if (blockIdx.x == TIMED - 1 && thread == 0) stamps[phase * 8 + 6] = idle;
+        idle = 0, phase++;
+#endif
+    }
+
+    __device__ __forceinline__ void await_others() {
+        stamp(0);
+        if (met > 0) {
+            if (thread == 0)
+                for (u32 polls = 0; acquired(counters + (met - 1) * FAR) < BLOCKS;)
+                    if (++polls == PATIENCE) __trap();
+            together();
+        }
+        stamp(1);
+    }
+
+    // What fills the ring ------------------------------------------------------------------------------------------
+
+    __device__ __forceinline__ void begin_unit(u32 bytes) {
+        wait(empty + unit % STAGES, unit / STAGES + 1);
+        expect(full + unit % STAGES, bytes);
+    }
+
+    template <int K, int PIECES, int SIDE>
+    __device__ __forceinline__ void fill_map(const u16* w, int all, int map, u64 policy) {
+        constexpr int PIECE = K / PIECES * 2;  // bytes
+        Outputs mine = outputs_of(all, map);
+        int rows = mine.count * SIDE, units = units_of(rows, PIECES);
+        for (int i = 0; i < units; i++, unit++) {
+            int from = i / PIECES * TALL, count = min(TALL, rows - from), piece = i % PIECES;
+            begin_unit(count * PIECE);
+            u8* to = slot(unit);
+            u64* barrier = full + unit % STAGES;
+            if (PIECES == 1 && SIDE == 1) {
+                copy(to, w + (i64)(mine.first + from) * K, count * PIECE, barrier, policy);
+                continue;
+            }
+            for (int j = 0; j < count; j++) {
+                i64 row = (from + j) % SIDE * all + mine.first + (from + j) / SIDE;
+                copy(to + j * PIECE, w + row * K + piece * (K / PIECES), PIECE, barrier, policy);
+            }
+        }
+    }
+
+    __device__ __forceinline__ void fill_slots(int layer) {
+        const u16 *keys = of<u16>(layer, KEYS), *values = of<u16>(layer, VALUES);
+        for (int task = blockIdx.x; task < LINES * SHARES; task += BLOCKS) {
+            Share s = share_of(task, positions, firsts);
+            i64 head = (i64)(s.row * GROUPS + s.group) * capacity;
+            for (int done = 0; done < s.count; done += KEPT, unit++) {
+                u32 bytes = min(KEPT, s.count - done) * HEAD_WIDTH * 2;
+                i64 from = (head + s.begin + done) * HEAD_WIDTH;
+                begin_unit(2 * bytes);
+                copy(slot(unit), keys + from, bytes, full + unit % STAGES);
+                copy(slot(unit) + KEPT * HEAD_WIDTH * 2, values + from, bytes, full + unit % STAGES);
+            }
+        }
+    }
+
+    // Small weights of a layer, into L2, where all blocks will read them.
+    __device__ __forceinline__ void fetch_small(int layer) {
+        const int columns[] = {GAIN, SHIFT, MAP_BIAS, OUT_BIAS, NEXT_GAIN, NEXT_SHIFT, INNER_BIAS, OUTER_BIAS};
+        const int sizes[] = {WIDTH, WIDTH, QKV - (GAP_TO - GAP_FROM), WIDTH, WIDTH, WIDTH, HIDDEN * SIDES, WIDTH};
+#pragma unroll 1
+        for (int i = 0; i < 8; i++) {
+            const u8* p = of<u8>(layer, columns[i]);
+#pragma unroll 1
+            for (int at = lane * 128; p != nullptr && at < sizes[i] * 2; at += 32 * 128) fetch(p + at);
+        }
+    }
+
+    __device__ void fill() {
+        for (int layer = blockIdx.x; layer < LAYERS; layer += BLOCKS) fetch_small(layer);
+        if (lane > 0) return;
+        u64 policy = first_to_go();
+        for (int layer = 0; layer < LAYERS; layer++) {
+            fill_map<WIDTH, WIDTH_PIECES, 1>(of<u16>(layer, MAP), QKV, 4 * layer, policy);
+            fill_slots(layer);
+            fill_map<ATTENDED, ATTENDED_PIECES, 1>(of<u16>(layer, OUT), WIDTH, 4 * layer + 1, policy);
+            fill_map<WIDTH, WIDTH_PIECES, SIDES>(of<u16>(layer, INNER), HIDDEN, 4 * layer + 2, policy);
+            fill_map<HIDDEN, HIDDEN_PIECES, 1>(of<u16>(layer, OUTER), WIDTH, 4 * layer + 3, policy);
+        }
+        fill_map<WIDTH, WIDTH_PIECES, 1>(of<u16>(LAYERS, MAP), VOCABULARY, 4 * LAYERS, policy);
+    }
+
+    // What maps are applied to -------------------------------------------------------------------------------------
+
+    // Sums over all threads, of each row; `which` of two places: those before may still be read.
+    __device__ __forceinline__ void sum_all(float (&v)[ROWS], int which) {
+        float* mine = moment + which * WARPS * ROWS;
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) {
+#pragma unroll
+            for (int far = 16; far > 0; far /= 2) v[r] += __shfl_xor_sync(~0u, v[r], far);
+            if (lane == 0) mine[r * WARPS + warp] = v[r];
+        }
+        together();
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) {
+            v[r] = 0.0f;
+#pragma unroll
+            for (int w = 0; w < WARPS; w++) v[r] += mine[r * WARPS + w];
+        }
+    }
+
+    // x = scale · norm(stream); `read` gives a row's numbers from 4 i on.
+    template <class Read>
+    __device__ __forceinline__ void norm(int layer, int gain_at, float epsilon, float scale, Read read) {
+        const uint2 *gains = of<uint2>(layer, gain_at), *shifts = of<uint2>(layer, gain_at + 1);
+        uint2 gain[EACH], shift[EACH];
+        float4 v[ROWS][EACH];
+        float total[ROWS], square[ROWS];
+#pragma unroll
+        for (int e = 0; e < EACH; e++) {
+            int i = e * THREADS + thread;
+            gain[e] = shift[e] = make_uint2(0, 0);
+            if (i < WIDTH / 4) {
+                gain[e] = gains[i];
+                if (shifts != nullptr) shift[e] = shifts[i];
+            }
+        }
+        await_others();
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) {
+            total[r] = square[r] = 0.0f;
+#pragma unroll
+            for (int e = 0; e < EACH; e++) {
+                int i = e * THREADS + thread;
+                v[r][e] = i < WIDTH / 4 ? read(r, i) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+            }
+        }
+        if (!RMS) {
+#pragma unroll
+            for (int r = 0; r < ROWS; r++)
+#pragma unroll
+                for (int e = 0; e < EACH; e++) total[r] += (v[r][e].x + v[r][e].y) + (v[r][e].z + v[r][e].w);
+            sum_all(total, 0);
+        }
+#pragma unroll
+        for (int r = 0; r < ROWS; r++)
+#pragma unroll
+            for (int e = 0; e < EACH; e++)
+                if (e * THREADS + thread < WIDTH / 4) {
+                    float mean = total[r] * (1.0f / WIDTH);
+                    float4& a = v[r][e];
+                    a.x -= mean, a.y -= mean, a.z -= mean, a.w -= mean;
+                    square[r] += (a.x * a.x + a.y * a.y) + (a.z * a.z + a.w * a.w);
+                }
+        sum_all(square, 1);
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) {
+            float rate = rsqrtf(square[r] * (1.0f / WIDTH) + epsilon);
+#pragma unroll
+            for (int e = 0; e < EACH; e++) {
+                int i = e * THREADS + thread;
+                if (i >= WIDTH / 4) continue;
+                float4 a = v[r][e], g = widened(gain[e]), s = widened(shift[e]);
+                a.x = (a.x * rate * g.x + s.x) * scale, a.y = (a.y * rate * g.y + s.y) * scale;
+                a.z = (a.z * rate * g.z + s.z) * scale, a.w = (a.w * rate * g.w + s.w) * scale;
+                ((float4*)x)[r * (WIDE / 4) + placed(i / 2, i % 2)] = a;
+            }
+        }
+        together();
+        stamp(2);
+    }
+
+    // x = numbers [ROWS K] that are bfloat16 already
+    template <int K>
+    __device__ __forceinline__ void take(const u16* given) {
+        await_others();
+#pragma unroll 4
+        for (int i = thread; i < ROWS * K / 8; i += THREADS) ((uint4*)x)[i] = fresh16(given + i * 8);
+        together();
+        stamp(2);
+    }
+
+    // x = what all shares of all heads have attended to, joined
+    __device__ __forceinline__ void join(const float* parts, const float* stats) {
+        await_others();
+        for (int i = thread; i < LINES * HEAD_WIDTH / 4; i += THREADS) {
+            int line = i / (HEAD_WIDTH / 4), d = i % (HEAD_WIDTH / 4) * 4;
+            int count = shares_of(positions[line / HEADS]);
+            float most = -1e30f, highest[SHARES], sum[SHARES];
+            uint4 part[SHARES];
+#pragma unroll
+            for (int s = 0; s < SHARES; s++) {
+                highest[s] = -1e30f, sum[s] = 0.0f, part[s] = make_uint4(0, 0, 0, 0);
+                if (s < count) {
+                    const float* stat = stats + (line * SHARES + s) * 2;
+                    highest[s] = __uint_as_float(fresh4(stat));
+                    sum[s] = __uint_as_float(fresh4(stat + 1));
+                    part[s] = fresh16(parts + (i64)(line * SHARES + s) * HEAD_WIDTH + d);
+                }
+            }
+#pragma unroll
+            for (int s = 0; s < SHARES; s++) most = fmaxf(most, highest[s]);
+            float total = 0.0f, a = 0.0f, b = 0.0f, c = 0.0f, e = 0.0f;
+#pragma unroll
+            for (int s = 0; s < SHARES; s++) {
+                float weight = exponential(highest[s] - most);
+                total += weight * sum[s];
+                a += weight * __uint_as_float(part[s].x), b += weight * __uint_as_float(part[s].y);
+                c += weight * __uint_as_float(part[s].z), e += weight * __uint_as_float(part[s].w);
+            }
+            float rate = 1.0f / total;
+            ((uint2*)x)[i] = make_uint2(narrowed(a * rate, b * rate), narrowed(c * rate, e * rate));
+        }
+        together();
+        stamp(2);
+    }
+
+    // Maps ---------------------------------------------------------------------------------------------------------
+
+    // scratch[row, piece, r] = W[row] · x[r], of all rows of W that are this block's; PLAIN: x is bfloat16
+    template <int K, int PIECES, bool PLAIN>
+    __device__ __forceinline__ void multiply(int rows) {
+        constexpr int EIGHTS = K / PIECES / 8;
+        int units = units_of(rows, PIECES);
+#pragma unroll 1
+        for (int i = first_of_mine(); i < units; i += TAKERS) {
+            const uint4* w = (const uint4*)filled(unit + i);
+            int piece = i % PIECES;
+            float sum[TALL][ROWS];
+#pragma unroll
+            for (int j = 0; j < TALL; j++)
+#pragma unroll
+                for (int r = 0; r < ROWS; r++) sum[j][r] = 0.0f;
+#pragma unroll(ROWS == 1 ? 8 : 1)
+            for (int t = 0; t < (EIGHTS + 31) / 32; t++) {
+                int e = t * 32 + lane;
+                if (e >= EIGHTS) break;
+                uint4 weights[TALL];
+#pragma unroll
+                for (int j = 0; j < TALL; j++) weights[j] = w[j * EIGHTS + e];
+                float v[ROWS][8];
+                int eight = piece * EIGHTS + e;
+#pragma unroll
+                for (int r = 0; r < ROWS; r++) {
+                    if (PLAIN) {
+                        widen(((const uint4*)x)[r * (K / 8) + eight], v[r]);
+                    } else {
+                        const float4* wide = (const float4*)x + r * (WIDE / 4);
+                        float4 a = wide[placed(eight, 0)], b = wide[placed(eight, 1)];
+                        v[r][0] = a.x, v[r][1] = a.y, v[r][2] = a.z, v[r][3] = a.w;
+                        v[r][4] = b.x, v[r][5] = b.y, v[r][6] = b.z, v[r][7] = b.w;
+                    }
+                }
+#pragma unroll
+                for (int j = 0; j < TALL; j++) {
+                    float f[8];
+                    widen(weights[j], f);
+#pragma unroll
+                    for (int r = 0; r < ROWS; r++)
+#pragma unroll
+                        for (int k = 0; k < 8; k++) sum[j][r] += f[k] * v[r][k];
+                }
+            }
+            free(unit + i);
+            // Of four sums of each lane, lanes 8 j to 8 j + 7 get the j-th of all.
+#pragma unroll
+            for (int r = 0; r < ROWS; r++) {
+                bool above = lane & 16;
+                float a = above ? sum[2][r] : sum[0][r], b = above ? sum[3][r] : sum[1][r];
+                a += __shfl_xor_sync(~0u, above ? sum[0][r] : sum[2][r], 16);
+                b += __shfl_xor_sync(~0u, above ? sum[1][r] : sum[3][r], 16);
+                above = lane & 8;
+                float c = (above ? b : a) + __shfl_xor_sync(~0u, above ? a : b, 8);
+                c += __shfl_xor_sync(~0u, c, 4);
+                c += __shfl_xor_sync(~0u, c, 2);
+                c += __shfl_xor_sync(~0u, c, 1);
+                int row = i / PIECES * TALL + lane / 8;
+                if (lane % 8 == 0 && row < rows) ((float*)scratch)[(row * PIECES + piece) * ROWS + r] = c;
+            }
+        }
+        unit += units;
+        stamp(3);
+        together();
+        stamp(4);
+    }
+
+    template <int PIECES>
+    __device__ __forceinline__ float product(int row, int r) {
+        float y = 0.0f;
+#pragma unroll
+        for (int piece = 0; piece < PIECES; piece++) y += ((const float*)scratch)[(row * PIECES + piece) * ROWS + r];
+        return y;
+    }
+
+    // Attention ----------------------------------------------------------------------------------------------------
+
+    static constexpr int LANES = HEAD_WIDTH / 8;  // for a slot: each has 8 numbers of it
+
+    struct Read {
+        float most, sum, out[8];
+    };
+
+    __device__ __forceinline__ void take_in(Read& a, const float* q, uint4 key, uint4 value, bool inside) {
+        float k[8], v[8], score = 0.0f;
+        widen(key, k);
+        widen(value, v);
+#pragma unroll
+        for (int e = 0; e < 8; e++) score += q[e] * k[e];
+#pragma unroll
+        for (int far = LANES / 2; far > 0; far /= 2) score += __shfl_xor_sync(~0u, score, far);
+        if (!inside) return;
+        float higher = fmaxf(a.most, score), p = exponential(score - higher), shrink = exponential(a.most - higher);
+        a.most = higher, a.sum = a.sum * shrink + p;
+#pragma unroll
+        for (int e = 0; e < 8; e++) a.out[e] = a.out[e] * shrink + p * v[e];
+    }
+
+    // Eight numbers of a head, turned to its position
+    __device__ __forceinline__ void turn(const u16* head, int d, const float* cos, const float* sin, const int* partner,
+                                         float* v) {
+        widen(fresh16(head + d), v);
+        if (ROTARY) {
+#pragma unroll
+            for (int e = 0; e < 8; e++) {
+                float y = v[e] * cos[e] + widened(fresh2(head + partner[e])) * sin[e];
+                v[e] = widened(narrowed(y));
+            }
+        }
+    }
+
+    __device__ __forceinline__ void attend(int layer, const u16* qkv, float* parts, float* stats, const int* partners,
+                                           float scale) {
+        constexpr int AT_ONCE = 32 / LANES;
+        int mine = lane / LANES, d = lane % LANES * 8;
+        bool first = true;
+        for (int task = blockIdx.x; task < LINES * SHARES; task += BLOCKS) {
+            Share s = share_of(task, positions, firsts);
+            if (!s.any) continue;
+            int position = positions[s.row], head = s.line % HEADS;
+            float cos[8], sin[8];
+            int partner[8];
+            if (ROTARY) {
+#pragma unroll
+                for (int e = 0; e < 8; e++) {
+                    cos[e] = of<float>(layer, COS)[position * HEAD_WIDTH + d + e];
+                    sin[e] = of<float>(layer, SIN)[position * HEAD_WIDTH + d + e];
+                    partner[e] = partners[d + e];
+                }
+            }
+            if (first) {
+                await_others();
+                stamp(2);
+            }
+            first = false;
+            const u16* row = qkv + s.row * QKV;
+            float q[8];
+            turn(row + head * HEAD_WIDTH, d, cos, sin, partner, q);
+#pragma unroll
+            for (int e = 0; e < 8; e++) q[e] *= scale;
+            Read a = {-1e30f, 0.0f, {0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f}};
+            int units = (s.count + KEPT - 1) / KEPT;
+            for (int i = first_of_mine(); i < units; i += TAKERS) {
+                const u8* keys = filled(unit + i);
+                const u8* values = keys + KEPT * HEAD_WIDTH * 2;
+                int count = min(KEPT, s.count - i * KEPT);
+                for (int from = 0; from < count; from += AT_ONCE) {
+                    bool inside = from + mine < count;
+                    int at = inside ? ((from + mine) * HEAD_WIDTH + d) * 2 : 0;
+                    take_in(a, q, *(const uint4*)(keys + at), *(const uint4*)(values + at), inside);
+                }
+                free(unit + i);
+            }
+            unit += units;
+            if (s.number == 0 && warp == WARPS - 1) {  // the newest
+                float v[8];
+                turn(row + (HEADS + s.group) * HEAD_WIDTH, d, cos, sin, partner, v);
+                uint4 key = make_uint4(narrowed(v[0], v[1]), narrowed(v[2], v[3]), narrowed(v[4], v[5]), narrowed(v[6], v[7]));
+                uint4 value = fresh16(row + (HEADS + GROUPS + s.group) * HEAD_WIDTH + d);
+                take_in(a, q, key, value, mine == 0);
+                if (mine == 0 && head % (HEADS / GROUPS) == 0) {
+                    i64 to = ((i64)(s.row * GROUPS + s.group) * capacity + firsts[s.row] + position) * HEAD_WIDTH + d;
+                    *(uint4*)(of<u16>(layer, KEYS) + to) = key;
+                    *(uint4*)(of<u16>(layer, VALUES) + to) = value;
+                }
+            }
+            join_lanes(a);
+            float* read = (float*)scratch;  // [WARPS HEAD_WIDTH + 2]
+            if (mine == 0) {
+                float* to = read + warp * (HEAD_WIDTH + 2);
+#pragma unroll
+                for (int e = 0; e < 8; e++) to[d + e] = a.out[e];
+                if (lane == 0) to[HEAD_WIDTH] = a.most, to[HEAD_WIDTH + 1] = a.sum;
+            }
+            stamp(3);
+            together();
+            stamp(4);
+            i64 to = s.line * SHARES + s.number;
+            for (int i = thread; i < HEAD_WIDTH; i += THREADS) {
+                float most = -1e30f, sum = 0.0f, out = 0.0f;
+                for (int w = 0; w < WARPS; w++) most = fmaxf(most, read[w * (HEAD_WIDTH + 2) + HEAD_WIDTH]);
+                for (int w = 0; w < WARPS; w++) {
+                    const float* from = read + w * (HEAD_WIDTH + 2);
+                    float weight = exponential(from[HEAD_WIDTH] - most);
+                    sum += weight * from[HEAD_WIDTH + 1];
+                    out += weight * from[i];
+                }
+                parts[to * HEAD_WIDTH + i] = out;
+                if (i == 0) stats[to * 2] = most, stats[to * 2 + 1] = sum;
+            }
+            together();
+        }
+        if (first) await_others();
+        tell_others();
+    }
+
+    // All lanes that have the same numbers of different slots get what all of them have read.
+    __device__ __forceinline__ void join_lanes(Read& a) {
+#pragma unroll
+        for (int far = LANES; far < 32; far *= 2) {
+            float most = __shfl_xor_sync(~0u, a.most, far), higher = fmaxf(a.most, most);
+            float shrink = exponential(a.most - higher), weight = exponential(most - higher);
+            a.sum = a.sum * shrink + __shfl_xor_sync(~0u, a.sum, far) * weight;
+#pragma unroll
+            for (int e = 0; e < 8; e++)
+                a.out[e] = a.out[e] * shrink + __shfl_xor_sync(~0u, a.out[e], far) * weight;
+            a.most = higher;
+        }
+    }
+};
+
+// Outputs of a map: `known` gives what is known of an output before its product is, `end` what becomes of it. Thread i
+// has output i % count of row i / count.
+template <class Known, class Work, class End>
+__device__ __forceinline__ void map_of(Block& block, int all, int map, Known known, Work work, End end) {
+    Outputs mine = outputs_of(all, map);
+    auto row = [&](int i) { return ROWS == 1 ? 0 : i / mine.count; };
+    auto output = [&](int i) { return ROWS == 1 ? i : i % mine.count; };
+    int i = block.thread, outputs = mine.count * ROWS;
+    float2 before = make_float2(0.0f, 0.0f);
+    if (i < outputs) before = known(mine.first + output(i), row(i));
+    work(mine.count);
+#pragma unroll 1
+    while (i < outputs) {
+        end(mine.first + output(i), output(i), row(i), before);
+        i += THREADS;
+        if (i < outputs) before = known(mine.first + output(i), row(i));
+    }
+    block.tell_others();
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS + 32, 1)
+step(const i64* table, const u16* words, const u16* places, const i64* ids, const i64* positions, const i64* firsts,
+     float* stream, u16* qkv, float* parts, float* stats, u16* inner, float* logits, const int* partners, u32* counters,
+     i64* stamps, float epsilon, float word_scale, float head_scale, float score_scale, int capacity) {
+    extern __shared__ __align__(128) u8 memory[];
+    __shared__ u64 full[STAGES], empty[STAGES];
+    __shared__ float moment[2 * WARPS * ROWS];
+    __shared__ i64 pointers[(LAYERS + 1) * COLUMNS];
+    __shared__ int position[ROWS], first[ROWS];
+    constexpr int OF_NORM = ROWS * WIDE * 4, OF_REST = ROWS * (HIDDEN > ATTENDED ? HIDDEN : ATTENDED) * 2;
+    constexpr int OF_X = ((OF_NORM > OF_REST ? OF_NORM : OF_REST) + 127) / 128 * 128;
+
+    Block block;
+    block.ring = memory, block.x = memory + STAGES * STAGE, block.scratch = block.x + OF_X;
+    block.moment = moment, block.table = pointers, block.positions = position, block.firsts = first;
+    block.full = full, block.empty = empty, block.unit = 0, block.counters = counters, block.met = 0;
+    block.capacity = capacity;
+    block.thread = threadIdx.x, block.warp = threadIdx.x / 32, block.lane = threadIdx.x % 32;
+#if TIMED
+    block.stamps = stamps, block.idle = 0, block.phase = 0;
+#endif
+    for (int i = threadIdx.x; i < (LAYERS + 1) * COLUMNS; i += THREADS + 32) pointers[i] = table[i];
+    if (threadIdx.x < ROWS) position[threadIdx.x] = positions[threadIdx.x], first[threadIdx.x] = firsts[threadIdx.x];
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < STAGES; i++) begin_barrier(full + i), begin_barrier(empty + i);
+        barriers_are_seen();
+    }
+    __syncthreads();
+    if (block.warp == WARPS) {
+        block.fill();
+        return;
+    }
+
+    auto streamed = [&](int r, int i) {
+        uint4 v = fresh16(stream + r * WIDTH + i * 4);
+        return make_float4(__uint_as_float(v.x), __uint_as_float(v.y), __uint_as_float(v.z), __uint_as_float(v.w));
+    };
+    auto embedded = [&](int r, int i) {
+        float4 v = widened(((const uint2*)(words + ids[r] * WIDTH))[i]);
+        v.x *= word_scale, v.y *= word_scale, v.z *= word_scale, v.w *= word_scale;
+        if (PLACED) {
+            float4 p = widened(((const uint2*)(places + (i64)position[r] * WIDTH))[i]);
+            v.x += p.x, v.y += p.y, v.z += p.z, v.w += p.w;
+        }
+        if (blockIdx.x == 0) ((float4*)(stream + r * WIDTH))[i] = v;
+        return v;
+    };
+
+    for (int layer = 0; layer < LAYERS; layer++) {
+        const u16* bias = block.of<u16>(layer, MAP_BIAS);
+        auto biased = [&](int n, int) {
+            bool has = bias != nullptr && (n < GAP_FROM || n >= GAP_TO);
+            return make_float2(has ? widened(bias[n < GAP_FROM ? n : n - (GAP_TO - GAP_FROM)]) : 0.0f, 0.0f);
+        };
+        auto projected = [&](int count) {
+            if (layer == 0)
+                block.norm(layer, GAIN, epsilon, 1.0f, embedded);
+            else
+                block.norm(layer, GAIN, epsilon, 1.0f, streamed);
+            block.multiply<WIDTH, WIDTH_PIECES, false>(count);
+        };
+        map_of(block, QKV, 4 * layer, biased, projected, [&](int n, int i, int r, float2 before) {
+            qkv[r * QKV + n] = narrowed(block.product<WIDTH_PIECES>(i, r) + before.x);
+        });
+
+        block.attend(layer, qkv, parts, stats, partners, score_scale);
+
+        // The stream before: nobody writes it between here and the end of the map.
+        bias = block.of<u16>(layer, OUT_BIAS);
+        auto summed = [&](int n, int r) {
+            float v = bias == nullptr ? 0.0f : widened(bias[n]);
+            return make_float2(v + __uint_as_float(fresh4(stream + r * WIDTH + n)), 0.0f);
+        };
+        auto attended = [&](int count) {
+            block.join(parts, stats);
+            block.multiply<ATTENDED, ATTENDED_PIECES, true>(count);
+        };
+        map_of(block, WIDTH, 4 * layer + 1, summed, attended, [&](int n, int i, int r, float2 before) {
+            stream[r * WIDTH + n] = before.x + block.product<ATTENDED_PIECES>(i, r);
+        });
+
+        bias = block.of<u16>(layer, INNER_BIAS);
+        auto gated = [&](int n, int) {
+            if (bias == nullptr) return make_float2(0.0f, 0.0f);
+            return make_float2(widened(bias[n]), GATED ? widened(bias[HIDDEN + n]) : 0.0f);
+        };
+        auto normed = [&](int count) {
+            block.norm(layer, NEXT_GAIN, epsilon, 1.0f, streamed);
+            block.multiply<WIDTH, WIDTH_PIECES, false>(count * SIDES);
+        };
+        map_of(block, HIDDEN, 4 * layer + 2, gated, normed, [&](int n, int i, int r, float2 before) {
+            float y = activated(block.product<WIDTH_PIECES>(i * SIDES, r) + before.x);
+            if (GATED) y *= block.product<WIDTH_PIECES>(i * SIDES + 1, r) + before.y;
+            inner[r * HIDDEN + n] = narrowed(y);
+        });
+
+        bias = block.of<u16>(layer, OUTER_BIAS);
+        auto taken = [&](int count) {
+            block.take<HIDDEN>(inner);
+            block.multiply<HIDDEN, HIDDEN_PIECES, true>(count);
+        };
+        map_of(block, WIDTH, 4 * layer + 3, summed, taken, [&](int n, int i, int r, float2 before) {
+            stream[r * WIDTH + n] = before.x + block.product<HIDDEN_PIECES>(i, r);
+        });
+    }
+
+    const u16* bias = block.of<u16>(LAYERS, MAP_BIAS);
+    auto last = [&](int count) {
+        block.norm(LAYERS, GAIN, epsilon, head_scale, streamed);
+        block.multiply<WIDTH, WIDTH_PIECES, false>(count);
+    };
+    auto shifted = [&](int n, int) { return make_float2(bias == nullptr ? 0.0f : widened(bias[n]), 0.0f); };
+    map_of(block, VOCABULARY, 4 * LAYERS, shifted, last, [&](int n, int i, int r, float2 before) {
+        logits[(i64)r * VOCABULARY + n] = block.product<WIDTH_PIECES>(i, r) + before.x;
+    });
+
+    // Whoever comes last puts the counters back: all others have seen what they waited for.
+    if (block.warp == 0) {
+        u32* gone = counters + block.met * FAR;
+        u32 before = block.lane == 0 ? one_more(gone) : 0;
+        if (__shfl_sync(~0u, before, 0) == BLOCKS - 1)
+            for (int i = block.lane; i <= block.met; i += 32) counters[i * FAR] = 0;
+    }
+}
