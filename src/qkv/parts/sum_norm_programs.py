@@ -65,6 +65,8 @@ def sum_norm_back(
         at = row.to(tl.int64)[:, None] * WIDTH + column[None, :]
         normed = tl.load(total + at, mask=inside, other=0.0).to(tl.float32)
         slope = tl.load(of_y + at, mask=inside, other=0.0).to(tl.float32)
+        if HANDED:  # read early, so that all is on its way at once
+            passed = tl.load(of_total + at, mask=inside, other=0.0).to(tl.float32)
         rate = tl.load(statistics + rows + row, mask=there, other=0.0)[:, None]
         if not RMS:
             mean = tl.load(statistics + row, mask=there, other=0.0)[:, None]
@@ -78,7 +80,7 @@ def sum_norm_back(
             shared += (tl.sum(slope, 1) / WIDTH)[:, None]
         made = (slope - shared) * rate
         if HANDED:
-            made += tl.load(of_total + at, mask=inside, other=0.0).to(tl.float32)
+            made += passed
         tl.store(of_x + at, made.to(of_x.dtype.element_ty), mask=inside)
         if ADDED:
             tl.store(of_added + at, made.to(of_added.dtype.element_ty), mask=inside)

@@ -20,8 +20,8 @@ class Backward(NamedTuple):
 
     numbers: int = 1024  # of a program at a time, if a row has no more
     each: int = 8  # of them that a thread holds
-    at_once: int = 5  # programs that a multiprocessor has
-    stages: int = 1  # tiles of rows on their way
+    at_once: int = 6  # programs that a multiprocessor has
+    stages: int = 2  # tiles of rows on their way
 
 
 BACKWARD = Backward()
@@ -65,7 +65,8 @@ def sum_norm_back(
         return
     wide = triton.next_power_of_2(width)
     together = max(1, how.numbers // wide)
-    many = min(-(-rows // together), how.at_once * _multiprocessors(total.device))
+    at_once = max(1, how.at_once * how.numbers // (together * wide))
+    many = min(-(-rows // together), at_once * _multiprocessors(total.device))
     kept = sums.new_empty(many, 3 * width)
     launch(
         programs.sum_norm_back,
