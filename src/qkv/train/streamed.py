@@ -188,6 +188,6 @@ def _unbiased(mixer: Any, read: Tensor, ctx: Context) -> Tensor:
     if type(mixer) is MLP and not dropping and activated_map.fits_trained(read, mixer.inner, mixer.outer):
         name = programmed_name(mixer.activation)
         if name is not None:
-            outer = cast(nn.Linear, Unbiased(mixer.outer.weight))
+            outer: Any = Unbiased(mixer.outer.weight)
             return activated_map.feed_forward(read, mixer.inner, outer, name)
     return F.linear(mixer.dropout(mixer.hidden(read)), mixer.outer.weight)
