@@ -16,7 +16,9 @@ from qkv.models.gpt2 import GPT2Sizes
 from qkv.models.head_choice import HeadChoice
 from qkv.models.llama import LlamaSizes
 from qkv.models.vit import ViTSizes
+from qkv.parts.sum_norm import sum_norm
 from qkv.train import streamed
+from qkv.train.compiling import compiled_blocks
 from tests.models.small import perturb
 
 IDS = torch.randint(0, 23, (2, 9), generator=torch.Generator().manual_seed(0))
@@ -161,3 +163,32 @@ def test_what_drops_out_or_is_not_learned_from_runs_as_it_is(waiting: list[Any])
         block.forward = MethodType(type(block).forward, block)  # as where blocks are computed twice
         model(IDS)
     assert not waiting
+
+
+@pytest.mark.slow
+def test_compiled_all_blocks_share_one_code_and_the_last_has_its_own_where_few_slots_are_read(
+    waiting: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graphs: list[Any] = []
+
+    def keep(graph: torch.fx.GraphModule, inputs: object) -> Any:
+        graphs.append(graph)
+        return graph.forward
+
+    compile_ = torch.compile
+    monkeypatch.setattr(
+        torch, "compile", lambda code, dynamic: compile_(code, dynamic=dynamic, fullgraph=True, backend=keep)
+    )
+    monkeypatch.setattr(streamed, "sum_norm", sum_norm)  # the list would be part of the code
+    for make, given, codes in ((gpt2, IDS, 1), (vit, PICTURES, 2)):
+        torch._dynamo.reset()
+        graphs.clear()
+        torch.manual_seed(0)
+        model = make()
+        perturb(model)
+        expected = answers(model.train(), given)
+        with compiled_blocks(model):
+            found = answers(model, given)
+        assert len(graphs) == codes
+        torch.testing.assert_close(found, expected, atol=2e-5, rtol=1e-4)
+        assert "forward" not in vars(model.stack)

@@ -48,17 +48,17 @@ def maps(x: Tensor, joined: JoinedLinear) -> tuple[Tensor, ...]:
     """Each of the maps, where they `fit`. [… k] → [… nᵢ] each"""
     dtype, bias = narrow_type(x), joined.whole_bias()
     assert bias is not None
-    rows, sizes = x.reshape(-1, x.shape[-1]).to(dtype), list(joined.outputs.values())
-    found = _Maps.apply(rows, joined.matrix().to(dtype), bias, sizes)
-    return tuple(each.view(*x.shape[:-1], -1) for each in found)
+    rows = x.reshape(-1, x.shape[-1]).to(dtype)
+    found = _Maps.apply(rows, joined.matrix().to(dtype), bias, *joined.outputs.values())
+    return tuple([each.view(*x.shape[:-1], -1) for each in found])
 
 
 class _Maps(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, sizes: list[int]) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, *sizes: int) -> tuple[Tensor, ...]:
         ctx.save_for_backward(x, weight)
-        own = zip(weight.split(sizes), bias.to(x.dtype).split(sizes), strict=True)
-        return tuple(F.linear(x, rows, shift) for rows, shift in own)
+        matrices, shifts = weight.split(sizes), bias.to(x.dtype).split(sizes)
+        return tuple([F.linear(x, matrices[number], shifts[number]) for number in range(len(sizes))])
 
     @staticmethod
     @once_differentiable
@@ -66,7 +66,7 @@ class _Maps(torch.autograd.Function):
         x, weight = ctx.saved_tensors
         put = _side_by_side if unwatched(above[0]) else _side_by_side_operator
         whole, sums = put(list(above))
-        return whole @ weight, whole.T @ x, sums, None
+        return whole @ weight, whole.T @ x, sums, *[None for _ in above]
 
 
 def _side_by_side(parts: list[Tensor]) -> tuple[Tensor, Tensor]:

@@ -31,7 +31,7 @@ def compiled_blocks(model: nn.Module, *, dynamic: bool | None = True) -> Iterato
     stacks = [module for module in model.modules() if type(module) is Stack and "forward" not in module.__dict__]
     for stack in stacks:
         ways = {each: MethodType(inside, each) for each in stack.blocks if type(each) is Block}
-        stack.forward = streamed(  # type: ignore[method-assign]
+        stack.forward = streamed(  # type: ignore[method-assign,assignment]
             stack, {each: _with_own_page(torch.compile(way, dynamic=dynamic)) for each, way in ways.items()}
         )
     try:

@@ -132,14 +132,10 @@ def _step_is_known(step: Any, x: Tensor) -> bool:
     if step.training and (step.dropout.p > 0 or step.path.rate > 0):
         return False
     # All begin with a product, for which autocast makes narrow what they are given.
-    if type(step.mixer) is Attention:
-        first, known = step.mixer.project, JoinedLinear
-    elif type(step.mixer) is MLP:
-        first, known = step.mixer.inner, nn.Linear
-    elif type(step.mixer) is GatedMLP:
-        first, known = step.mixer.inner, JoinedLinear
-    else:
+    if type(step.mixer) not in (Attention, MLP, GatedMLP):
         return False
+    first: Any = step.mixer.project if type(step.mixer) is Attention else step.mixer.inner
+    known = nn.Linear if type(step.mixer) is MLP else JoinedLinear
     as_written = type(first) is known and is_itself(first) and "together" not in first.__dict__  # by others: in 8 bits
     last = _last_map(step.mixer)
     plain = type(last) is nn.Linear and is_itself(last) and type(last.weight) is nn.Parameter

@@ -60,8 +60,10 @@ class _LinearCrossEntropy(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+        there = [slope for slope in ctx.saved_tensors if slope is not None]
+        scaled = iter(torch._foreach_mul(there, gradient))  # at once, which a GPU does faster than one by one
         slopes = zip(ctx.saved_tensors, ctx.types, strict=True)
-        return *((None if slope is None else (slope * gradient).to(kind)) for slope, kind in slopes), None
+        return *((None if slope is None else next(scaled).to(kind)) for slope, kind in slopes), None
 
 
 def _pass(factors: LogitFactors, targets: Targets, needs: Needs) -> tuple[Measures, list[Tensor | None]]:
