@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from types import MethodType
 from typing import Any
 
@@ -85,7 +85,7 @@ def in_stream(model: Any) -> Iterator[None]:
 def answers(model: nn.Module, given: Tensor) -> tuple[Tensor, dict[str, Tensor | None]]:
     model.zero_grad()
     y = model(given)
-    (y * torch.linspace(-1, 1, y.numel()).view_as(y)).sum().backward()
+    (y * torch.linspace(-1, 1, y.numel(), device=y.device).view_as(y)).sum().backward()
     return y.detach(), {name: parameter.grad for name, parameter in model.named_parameters()}
 
 
@@ -192,3 +192,31 @@ def test_compiled_all_blocks_share_one_code_and_the_last_has_its_own_where_few_s
         assert len(graphs) == codes
         torch.testing.assert_close(found, expected, atol=2e-5, rtol=1e-4)
         assert "forward" not in vars(model.stack)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("make", "given"), [(gpt2, IDS), (vit, PICTURES), (llama, IDS)])
+def test_on_a_gpu_gradients_are_as_near_to_those_in_single_precision_as_without(
+    make: Any, given: Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streamed, "ENOUGH", 1)
+    taken: list[int] = []
+    own = streamed.norm_of_sum
+    monkeypatch.setattr(streamed, "norm_of_sum", lambda *given: taken.append(1) or own(*given))
+    torch.manual_seed(0)
+    model = make().cuda()
+    perturb(model)
+    given = given.cuda()
+    _, right = answers(model.train(), given)
+    right = {name: gradient.clone() for name, gradient in right.items() if gradient is not None}
+    model.zero_grad()
+    errors = []
+    for compiles in (False, True):
+        with torch.autocast("cuda", torch.bfloat16), compiled_blocks(model) if compiles else nullcontext():
+            y = model(given).float()
+        (y * torch.linspace(-1, 1, y.numel(), device="cuda").view_as(y)).sum().backward()
+        errors.append({name: (model.get_parameter(name).grad - right[name]).norm() for name in right})
+        model.zero_grad()
+    assert taken == [1]
+    for name in right:
+        assert errors[1][name] <= 2 * errors[0][name] + 2e-2 * right[name].norm(), name

@@ -31,14 +31,14 @@ SEVERAL = (2, 3)  # maps
 
 def fits(x: Tensor, joined: JoinedLinear) -> bool:
     """Whether the maps of x [b s k] may be learned so; a compiler may ask, who then sees operators."""
-    if not ((x.is_cuda and torch.compiler.is_compiling()) or runs_our_own(x)):
+    if not torch.is_grad_enabled() or not ((x.is_cuda and torch.compiler.is_compiling()) or runs_our_own(x)):
         return False
     if not is_itself(joined) or "together" in joined.__dict__ or type(joined.weight) is not nn.Parameter:
         return False
     sizes, dtype = joined.outputs.values(), narrow_type(x)
     if len(sizes) not in SEVERAL or any(size % MULTIPLE for size in sizes) or joined.bias is None:
         return False
-    learns = torch.is_grad_enabled() and joined.weight.requires_grad and joined.bias.requires_grad
+    learns = joined.weight.requires_grad and joined.bias.requires_grad
     one_type = joined.weight.dtype == x.dtype or torch.is_autocast_enabled(x.device.type)
     large = x.ndim == 3 and x.shape[1] >= LONG and x.numel() // x.shape[-1] * sum(sizes) >= ENOUGH
     return learns and one_type and dtype in NARROW and large
