@@ -48,17 +48,21 @@ def maps(x: Tensor, joined: JoinedLinear) -> tuple[Tensor, ...]:
     """Each of the maps, where they `fit`. [… k] → [… nᵢ] each"""
     dtype, bias = narrow_type(x), joined.whole_bias()
     assert bias is not None
-    rows = x.reshape(-1, x.shape[-1]).to(dtype)
-    found = _Maps.apply(rows, joined.matrix().to(dtype), bias, *joined.outputs.values())
+    rows, weight, sizes = x.reshape(-1, x.shape[-1]).to(dtype), joined.matrix().to(dtype), list(joined.outputs.values())
+    matrices, shifts = weight.detach().split(sizes), bias.detach().to(dtype).split(sizes)
+    found = _Maps.apply(rows, weight, bias, *matrices, *shifts)
     return tuple([each.view(*x.shape[:-1], -1) for each in found])
 
 
 class _Maps(torch.autograd.Function):
+    """Its last arguments are the rows of each map and their biases, cut outside: compiled by torch 2.11, a function may
+    not give a tensor a second name (pytorch/180642)."""
+
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, *sizes: int) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, *parts: Tensor) -> tuple[Tensor, ...]:
         ctx.save_for_backward(x, weight)
-        matrices, shifts = weight.split(sizes), bias.to(x.dtype).split(sizes)
-        return tuple([F.linear(x, matrices[number], shifts[number]) for number in range(len(sizes))])
+        maps = len(parts) // 2
+        return tuple([F.linear(x, parts[number], parts[maps + number]) for number in range(maps)])
 
     @staticmethod
     @once_differentiable
@@ -66,7 +70,7 @@ class _Maps(torch.autograd.Function):
         x, weight = ctx.saved_tensors
         put = _side_by_side if unwatched(above[0]) else _side_by_side_operator
         whole, sums = put(list(above))
-        return whole @ weight, whole.T @ x, sums, *[None for _ in above]
+        return whole @ weight, whole.T @ x, sums, *[None for _ in range(2 * len(above))]
 
 
 def _side_by_side(parts: list[Tensor]) -> tuple[Tensor, Tensor]:
