@@ -28,9 +28,9 @@ def compiled_blocks(model: nn.Module, *, dynamic: bool | None = True) -> Iterato
     read them, where they can (`streamed.py`).
     """
     compiled = compile_blocks(model, dynamic=dynamic)
-    stacks = [module for module in model.modules() if type(module) is Stack and "forward" not in module.__dict__]
+    stacks = [module for module in model.modules() if type(module) is Stack and _holds_blocks(module)]
     for stack in stacks:
-        ways = {each: MethodType(inside, each) for each in stack.blocks if type(each) is Block}
+        ways = {each: MethodType(inside, each) for each in stack.blocks}
         stack.forward = streamed(  # type: ignore[method-assign,assignment]
             stack, {each: _with_own_page(torch.compile(way, dynamic=dynamic)) for each, way in ways.items()}
         )
@@ -50,6 +50,11 @@ def compile_blocks(model: nn.Module, *, dynamic: bool | None = True) -> list[nn.
     if not blocks:
         model.forward = torch.compile(model.forward, dynamic=dynamic)
     return blocks or [model]
+
+
+def _holds_blocks(stack: Stack) -> bool:
+    kinds = {type(each) for each in stack.blocks}
+    return kinds == {Block} and "forward" not in stack.__dict__
 
 
 def _with_own_page(compiled: Callable[..., Any]) -> Callable[..., Any]:
