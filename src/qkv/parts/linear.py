@@ -13,6 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from qkv.parts import joined_map
+
 
 class JoinedLinear(nn.Module):
     """Named linear maps of the same input, joined row by row into one matrix. `bias`: all have one, none, or these."""
@@ -55,6 +57,8 @@ class JoinedLinear(nn.Module):
         return torch.cat([own[name] if name in own else bias.new_zeros(n) for name, n in self.outputs.items()])
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        if type(self) is JoinedLinear and joined_map.fits(x, self):
+            return joined_map.maps(x, self)
         return self.together(x).split(list(self.outputs.values()), -1)
 
     def together(self, x: Tensor) -> Tensor:

@@ -16,6 +16,7 @@ from qkv.data.patch_hiding import HiddenPatches
 from qkv.errors import QkvError
 from qkv.parts.context import Context
 from qkv.parts.position import Learned2D
+from qkv.parts.precision import narrowed
 from qkv.parts.programs import runs_our_own, unwatched
 
 TYPES = (torch.bfloat16, torch.float16, torch.float32)  # that programs know
@@ -54,7 +55,7 @@ class Patches(nn.Conv2d):
 
     def forward(self, images: Tensor) -> Tensor:
         """[b c h w] → [b r·k d]"""
-        images = images.to(self.weight.dtype)
+        images = narrowed(images.to(self.weight.dtype))  # before pixels are moved: half the bytes
         if self.around:
             images = F.pad(images, (self.around,) * 4)
         return F.linear(self.cut(images), self.weight.flatten(1), self.bias)
@@ -124,7 +125,8 @@ class PatchEmbed(nn.Module):
     def _placed(self, x: Tensor, position: Tensor) -> Tensor:
         """The prefix and the patches [b r·k d], each with its position [s d]. [b s d]"""
         tokens = torch.stack([getattr(self, name) for name in self.prefix]) if self.prefix else None  # [prefix d]
-        if _suits_programs(x) and unwatched(position) and position.dtype == x.dtype:
+        alike = unwatched(position) and position.dtype == x.dtype
+        if not torch.is_grad_enabled() and _suits_programs(x) and alike:
             from qkv.parts import patch_triton
 
             if tokens is not None:
@@ -144,4 +146,5 @@ class PatchEmbed(nn.Module):
 
 def _suits_programs(x: Tensor) -> bool:
     """Whether programs may move x, of which no gradient is asked, and pay."""
-    return not torch.is_grad_enabled() and runs_our_own(x) and x.dtype in TYPES and x.numel() >= ENOUGH
+    learned = torch.is_grad_enabled() and x.requires_grad
+    return not learned and runs_our_own(x) and x.dtype in TYPES and x.numel() >= ENOUGH

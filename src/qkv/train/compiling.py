@@ -3,6 +3,8 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from types import MethodType
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -10,6 +12,8 @@ from torch import Tensor, nn
 from qkv.parts.attention.kernels.choose import LONG
 from qkv.parts.block import Block
 from qkv.parts.context import Context
+from qkv.parts.stack import Stack
+from qkv.train.streamed import inside, streamed
 
 MAKES = 64  # of blocks that differ in their parts, or in what the pass knows (no padding, evaluation): compiled each
 
@@ -20,14 +24,21 @@ def compiled_blocks(model: nn.Module, *, dynamic: bool | None = True) -> Iterato
 
     `dynamic=False` compiles for each shape that comes, which costs the host less where all batches have one.
     Blocks of one make share their code, so a deep stack compiles as quickly as one block. Outside, the model is as it
-    was: decoding with a cache, whose shapes grow, stays uncompiled.
+    was: decoding with a cache, whose shapes grow, stays uncompiled. Stacks leave sums between blocks to the norms that
+    read them, where they can (`streamed.py`).
     """
     compiled = compile_blocks(model, dynamic=dynamic)
+    stacks = [module for module in model.modules() if type(module) is Stack and _holds_blocks(module)]
+    for stack in stacks:
+        ways = {each: MethodType(inside, each) for each in stack.blocks}
+        stack.forward = streamed(  # type: ignore[method-assign,assignment]
+            stack, {each: _with_own_page(torch.compile(way, dynamic=dynamic)) for each, way in ways.items()}
+        )
     try:
         with torch._dynamo.config.patch(recompile_limit=MAKES):  # beyond which torch leaves blocks uncompiled
             yield
     finally:
-        for module in compiled:
+        for module in [*compiled, *stacks]:
             del module.forward
 
 
@@ -41,18 +52,23 @@ def compile_blocks(model: nn.Module, *, dynamic: bool | None = True) -> list[nn.
     return blocks or [model]
 
 
-def _with_own_page(compiled: Callable[[Tensor, Context], Tensor]) -> Callable[[Tensor, Context], Tensor]:
+def _holds_blocks(stack: Stack) -> bool:
+    kinds = {type(each) for each in stack.blocks}
+    return kinds == {Block} and "forward" not in stack.__dict__
+
+
+def _with_own_page(compiled: Callable[..., Any]) -> Callable[..., Any]:
     """The block, which finds ledger and masks empty whatever other blocks wrote: else each would need code of its own.
 
     Masks of short rows are no work for compiled code; those of long rows are shared, and the first block makes them.
     """
 
-    def forward(x: Tensor, ctx: Context) -> Tensor:
+    def forward(x: Tensor, ctx: Context, *more: Any) -> Any:
         page = None if ctx.ledger is None else ctx.ledger.empty_page()
         masks = [] if x.shape[1] < LONG else ctx.masks
-        x = compiled(x, replace(ctx, ledger=page, masks=masks))
+        found = compiled(x, replace(ctx, ledger=page, masks=masks), *more)
         if ctx.ledger is not None and page is not None:
             ctx.ledger.written.extend(page.written)
-        return x
+        return found
 
     return forward

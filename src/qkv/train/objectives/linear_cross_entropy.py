@@ -60,19 +60,21 @@ class _LinearCrossEntropy(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+        there = [slope for slope in ctx.saved_tensors if slope is not None]
+        scaled = iter(torch._foreach_mul(there, gradient))  # at once, which a GPU does faster than one by one
         slopes = zip(ctx.saved_tensors, ctx.types, strict=True)
-        return *((None if slope is None else (slope * gradient).to(kind)) for slope, kind in slopes), None
+        return *((None if slope is None else next(scaled).to(kind)) for slope, kind in slopes), None
 
 
 def _pass(factors: LogitFactors, targets: Targets, needs: Needs) -> tuple[Measures, list[Tensor | None]]:
     """What all rows say, and the slopes of the summed loss with x, matrix and bias, where they are needed."""
     # A state that does not count may be anything, even NaN, which a product with a slope of 0 would not make 0.
-    x = narrowed(factors.x.masked_fill(~targets.real[:, None], 0))  # [n d]
+    x = narrowed(factors.x).masked_fill(~targets.real[:, None], 0)  # [n d]
     matrix = _filled_up(factors.matrix, x.dtype)  # [w d]
     bias = None if factors.bias is None else _filled_up(factors.bias, x.dtype)  # [w]
     measures = Measures.empty(len(x), x)
     of_x = torch.empty_like(factors.x) if needs[0] else None  # [n d]
-    of_matrix = torch.zeros_like(matrix, dtype=wide_type(factors.matrix)) if needs[1] else None  # [w d]
+    of_matrix = torch.empty_like(matrix, dtype=wide_type(factors.matrix)) if needs[1] else None  # [w d]
     of_bias = None if bias is None or not needs[2] else torch.zeros_like(bias, dtype=wide_type(bias))
     each = rows_at_once(len(x), len(matrix) * x.element_size(), x.device)
     room = x.new_empty(each, len(matrix))
@@ -91,9 +93,11 @@ def _pass(factors: LogitFactors, targets: Targets, needs: Needs) -> tuple[Measur
             if of_x is not None:
                 _add_product(of_x[rows], logits, matrix, beta=0)
             if of_matrix is not None:
-                _add_product(of_matrix, logits.T, x[rows])
+                _add_product(of_matrix, logits.T, x[rows], beta=min(start, 1))
             if of_bias is not None:
                 of_bias += logits.sum(0, dtype=of_bias.dtype)
+    if of_matrix is not None and not len(x):
+        of_matrix.zero_()
     slopes = [of_x, *(None if each is None else each[: targets.vocabulary] for each in (of_matrix, of_bias))]
     return measures, slopes
 

@@ -1,0 +1,189 @@
+"""A stack whose blocks leave what they add to the stream, and the bias of it, to the next norm.
+
+A module at a time, the sum at the end of a block is a pass over memory of its own, for the next block is other code;
+so are, on the way back, the narrow copy of the gradient that its last product reads, and the sum over rows that its
+bias learns from. Here the stream goes from block to block with what is still to be added, and `sum_norm` does all of
+that in the two passes that a norm takes anyway.
+
+Of the last block only those slots are computed that the head reads, where the context says which. Nothing of the others
+is in the loss, so their gradients are zeros either way.
+
+Parts are looked at in each pass, because they may have changed: with one that is not known, that drops out, or that
+someone watches, the stack runs as it is.
+
+Shapes: b rows, s slots, d width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.modules.module import _has_any_global_hook
+
+from qkv.parts import activated_map
+from qkv.parts.attention.attention import Attention
+from qkv.parts.attention.visibility import Tokens
+from qkv.parts.block import Block
+from qkv.parts.context import Context
+from qkv.parts.feedforward import MLP, GatedMLP, programmed_name
+from qkv.parts.linear import JoinedLinear
+from qkv.parts.norm import LayerNorm, RMSNorm
+from qkv.parts.precision import narrow_type
+from qkv.parts.programs import is_itself, runs_our_own
+from qkv.parts.residual import PreNorm
+from qkv.parts.stack import Stack
+from qkv.parts.sum_norm import norm_of_sum, sum_norm
+
+NARROW = (torch.bfloat16, torch.float16)
+WIDEST = 4096  # stream, of which a program holds a row, and what it sums
+ENOUGH = 1 << 22  # numbers of a stream; with fewer, launching programs takes the host longer than they save
+
+Forward = Callable[[Tensor, Context], Tensor]
+Inside = Callable[..., tuple[Tensor, Tensor]]
+
+
+class Unbiased(NamedTuple):
+    """A linear map without its bias, which is added later."""
+
+    weight: Tensor
+    bias: None = None
+
+
+def inside(block: Block, x: Tensor, ctx: Context, read: Tensor, wanted: int | None = None) -> tuple[Tensor, Tensor]:
+    """The block, given the stream and its first norm, up to its last product: the stream, and what is to be added.
+
+    Where so many slots from the first on are `wanted`, both for these alone.
+    """
+    added = bias = None
+    for step in _steps_of(block):
+        if added is not None:
+            x, read = sum_norm(x, added, bias, step.norm, read.dtype)
+            added = _unbiased(step.mixer, read, ctx)
+        elif wanted is None:
+            added = _unbiased(step.mixer, read, ctx)
+        else:
+            hidden = step.mixer.hidden_of_first(read, ctx, wanted)  # [b wanted n]
+            x, added = x[:, :wanted], F.linear(hidden, step.mixer.out.weight)
+        bias = _last_map(step.mixer).bias
+    assert added is not None
+    return x, added
+
+
+def streamed(stack: Stack, compiled: dict[nn.Module, Inside]) -> Forward:
+    """The way forward of a stack, given `inside` of each of its blocks, compiled."""
+    own = {block: block.__dict__.get("forward") for block in stack.blocks}  # who replaces it is not passed by
+
+    def forward(x: Tensor, ctx: Context) -> Tensor:
+        as_found = all(block.__dict__.get("forward") is own.get(block, block) for block in stack.blocks)
+        if not as_found or not _learns_narrow(x, ctx) or not _is_known(stack, x):
+            return Stack.forward(stack, x, ctx)
+        ctx = stack._with_bias(ctx)
+        blocks: list[Any] = [stack.blocks[number] for number in stack.order]
+        added = bias = None
+        for number, block in enumerate(blocks):
+            steps = _steps_of(block)
+            x, read = sum_norm(x, added, bias, steps[0].norm, narrow_type(x))
+            few = number == len(blocks) - 1 and not stack._forward_hooks and _reads_few(steps, ctx)
+            x, added = compiled[block](x, ctx, read, ctx.wanted if few else None)
+            bias = _last_map(steps[-1].mixer).bias
+        assert added is not None
+        if stack.norm is None:
+            return stack.dropout(x + added if bias is None else x + added + bias)
+        return stack.dropout(norm_of_sum(x, added, bias, cast(LayerNorm, stack.norm), x.dtype))
+
+    return forward
+
+
+def _learns_narrow(x: Tensor, ctx: Context) -> bool:
+    """Whether a pass is for gradients, of a wide stream whose products are narrow, and there is enough to do."""
+    return (
+        torch.is_grad_enabled()
+        and x.requires_grad
+        and runs_our_own(x)
+        and x.dtype == torch.float32
+        and narrow_type(x) in NARROW
+        and x.shape[-1] <= WIDEST
+        and x.numel() >= ENOUGH
+        and ctx.cache is None
+        and ctx.position_vectors is None  # which are added to what a norm gives, before it is made narrow
+        and not _has_any_global_hook()
+    )
+
+
+def _is_known(stack: Stack, x: Tensor) -> bool:
+    """Whether nobody watches any part, and all that is passed by does what its class says."""
+    blocks = list(stack.blocks)
+    return (
+        len(blocks) > 0
+        and (stack.norm is None or _is_plain_norm(stack.norm, x))
+        and all(type(block) is Block and len(block._modules) > 0 for block in blocks)
+        and not any(_watched(module) for block in blocks for module in block.modules())
+        and all(_step_is_known(step, x) for block in blocks for step in block.children())
+    )
+
+
+def _step_is_known(step: Any, x: Tensor) -> bool:
+    if type(step) is not PreNorm or not all(map(is_itself, (step, step.mixer, step.dropout, step.path))):
+        return False
+    if step.training and (step.dropout.p > 0 or step.path.rate > 0):
+        return False
+    # All begin with a product, for which autocast makes narrow what they are given.
+    if type(step.mixer) not in (Attention, MLP, GatedMLP):
+        return False
+    first: Any = step.mixer.project if type(step.mixer) is Attention else step.mixer.inner
+    known = nn.Linear if type(step.mixer) is MLP else JoinedLinear
+    as_written = type(first) is known and is_itself(first) and "together" not in first.__dict__  # by others: in 8 bits
+    last = _last_map(step.mixer)
+    plain = type(last) is nn.Linear and is_itself(last) and type(last.weight) is nn.Parameter
+    return as_written and plain and last.weight.device == x.device and _is_plain_norm(step.norm, x)
+
+
+def _is_plain_norm(norm: nn.Module, x: Tensor) -> bool:
+    if type(norm) not in (LayerNorm, RMSNorm) or not is_itself(norm) or _watched(norm):
+        return False
+    held = [each for each in norm._parameters.values() if each is not None]
+    plain = all(type(each) is nn.Parameter and each.dtype == x.dtype and each.device == x.device for each in held)
+    return plain and bool(held) and all(each.shape == x.shape[-1:] and each.is_contiguous() for each in held)
+
+
+def _watched(module: nn.Module) -> bool:
+    own = module.__dict__
+    hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    return any(own[name] for name in hooks)
+
+
+def _reads_few(steps: list[Any], ctx: Context) -> bool:
+    """Whether a few slots can be asked of a block that begins with attention, without the others."""
+    mixer, *others = [step.mixer for step in steps]
+    if type(mixer) is not Attention or any(type(each) is Attention for each in others):
+        return False
+    rows = type(ctx.tokens) is Tokens and ctx.tokens.documents is None
+    recorded = ctx.ledger is not None and ctx.ledger.keep
+    return rows and ctx.bias is None and not recorded and mixer.rotary is None and mixer.kernel is None
+
+
+def _steps_of(block: Block) -> list[Any]:
+    return list(block.children())
+
+
+def _last_map(mixer: Any) -> nn.Linear:
+    """The product that a mixer ends in."""
+    last: nn.Linear = mixer.out if type(mixer) is Attention else mixer.outer
+    return last
+
+
+def _unbiased(mixer: Any, read: Tensor, ctx: Context) -> Tensor:
+    """What a mixer makes of a norm, without the bias of its last product. [b s d] → [b s d]"""
+    if type(mixer) is Attention:
+        return F.linear(mixer.hidden(read, ctx), mixer.out.weight)
+    dropping = mixer.training and mixer.dropout.p > 0
+    if type(mixer) is MLP and not dropping and activated_map.fits_trained(read, mixer.inner, mixer.outer):
+        name = programmed_name(mixer.activation)
+        if name is not None:
+            outer: Any = Unbiased(mixer.outer.weight)
+            return activated_map.feed_forward(read, mixer.inner, outer, name)
+    return F.linear(mixer.dropout(mixer.hidden(read)), mixer.outer.weight)
