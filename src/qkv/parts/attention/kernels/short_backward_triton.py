@@ -82,9 +82,7 @@ def back_over_rows(
 def back_steps(queries: int, wide: int) -> BackSteps:
     """Room for all queries, of which a warpgroup takes 64, and as many keys as leave their products in registers."""
     room = 64 if queries <= 64 else 128 if queries <= 128 else 256
-    if wide > 64:
-        return BackSteps(room, 32, 4 if room == 64 else 8, 1)
-    return BackSteps(room, 64, 8 if room == 256 else 4, 1)
+    return BackSteps(room, 64, 8 if room * wide > 128 * 64 else 4, 1)
 
 
 def aligned(x: Tensor) -> Tensor:

@@ -94,9 +94,10 @@ class _Joined(torch.autograd.Function):
         return go_back(above, joined, documents, o, log_sum, *ctx.how), None, None, None, None
 
 
-def _parts(joined: Tensor, heads: int) -> tuple[Tensor, ...]:
+def _parts(joined: Tensor, heads: int) -> tuple[Tensor, Tensor, Tensor]:
     """Queries, keys and values, as views. [b h s d]"""
-    return joined.unflatten(-1, (3, heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)
+    q, k, v = joined.unflatten(-1, (3, heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)
+    return q, k, v
 
 
 def _attend(
@@ -143,11 +144,11 @@ def _joined_back_at_once(
 
 def _go_back(
     above: Tensor,
-    given: tuple[Tensor, ...],
+    given: tuple[Tensor, Tensor, Tensor],
     documents: Tensor | None,
     o: Tensor,
     log_sum: Tensor,
-    into: tuple[Tensor, ...],
+    into: tuple[Tensor, Tensor, Tensor],
     causal: bool,
     scale: float,
 ) -> None:
