@@ -20,6 +20,7 @@ from qkv.parts.attention.kernels import short as short_module
 from qkv.parts.attention.kernels import short_learned
 from qkv.parts.attention.kernels.choose import choose_kernel
 from qkv.parts.attention.kernels.exact import exact
+from qkv.parts.attention.kernels.fused import fused
 from qkv.parts.attention.kernels.short import short
 from qkv.parts.attention.visibility import Causal, Everything, Mask, NotPadding, Rule, Tokens, Window
 from qkv.parts.context import Context, Ledger
@@ -235,3 +236,33 @@ def test_short_rows_that_are_learned_go_there(
     assert choose_kernel(q, k[:, :6], mask, 0.0, record=False) is not short  # shared keys
     assert choose_kernel(q[:1], k[:1], mask, 0.0, record=False) is not short or not suits  # too few
     assert choose_kernel(q.float(), k.float(), mask, 0.0, record=False) is not short
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("hidden", RULES)
+def test_on_a_gpu_an_attention_learns_the_same(monkeypatch: pytest.MonkeyPatch, hidden: str, compiled: bool) -> None:
+    """Against float64, and no further off than the vendors' kernels in narrow numbers are."""
+    if torch.cuda.get_device_capability()[0] != 9:
+        pytest.skip("needs a GPU with a copy engine")
+    torch.manual_seed(0)
+    monkeypatch.setattr(short_learned, "ENOUGH", 1)
+    attention = Attention(128, 2, visibility=Causal() if hidden == "future" else None).cuda()
+    tokens = padding(3, 77, "cuda") if hidden == "padding" else Tokens(77)
+    ctx = Context(tokens=tokens, visibility=NotPadding() if hidden == "padding" else Everything())
+    x, above = torch.randn(2, 3, 77, 128, device="cuda")
+    wide = copy.deepcopy(attention).double()
+    wide.kernel, other = exact, copy.deepcopy(attention)
+    other.kernel = fused
+
+    def found(part: Attention, call: Callable[[Tensor, Context], Tensor], dtype: torch.dtype) -> list[Tensor]:
+        given = x.to(dtype).requires_grad_()
+        with torch.autocast("cuda", torch.bfloat16, enabled=dtype == torch.float32):
+            y = call(given, ctx)
+        return [y.detach(), *torch.autograd.grad(y, (given, *part.parameters()), above.to(y.dtype))]
+
+    call = torch.compile(attention.forward, dynamic=True) if compiled else attention.forward
+    theirs, expected = found(other, other.forward, torch.float32), found(wide, wide.forward, torch.float64)
+    for mine, narrow, right in zip(found(attention, call, torch.float32), theirs, expected, strict=True):
+        off = (mine.double() - right).square().mean().sqrt()
+        assert off <= 1.5 * (narrow.double() - right).square().mean().sqrt() + 1e-6
