@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from qkv.errors import QkvError
 from qkv.parts.attention.kernels.choose import Kernel, choose_kernel
-from qkv.parts.attention.kernels.short_learned import attend_joined, suits_learning
+from qkv.parts.attention.kernels.short_learned import NARROW, attend_joined, suits_learning
 from qkv.parts.attention.stretches import Stretches, by_stretches
 from qkv.parts.attention.visibility import Everything, Mask, Rule, Tokens
 from qkv.parts.context import Context, Ledger
@@ -161,7 +161,7 @@ class Attention(MultiHead):
         if self._reads_joined(x, ctx):
             mask = ctx.mask(self.visibility, ctx.tokens, ctx.tokens, x.device)
             shape = len(x), self.heads, x.shape[1], self.key_width
-            if suits_learning(x, narrow_type(x), shape, x.shape[1], mask):
+            if suits_learning(x, shape, x.shape[1], mask):
                 scale = self.key_width**-0.5 if self.scale is None else self.scale
                 return attend_joined(self.project.together(x), self.heads, mask, scale)
         q, k, v = self.projected(x, ctx)
@@ -183,7 +183,7 @@ class Attention(MultiHead):
             return False
         alike = self.key_value_heads == self.heads and self.value_width == self.key_width
         learned = x.requires_grad or any(each.requires_grad for each in self.project.parameters())
-        return alike and learned and torch.is_grad_enabled()
+        return alike and learned and torch.is_grad_enabled() and narrow_type(x) in NARROW
 
     def hidden_of_first(self, x: Tensor, ctx: Context, count: int) -> Tensor:
         """The same for the first `count` slots of each row, where neither positions nor a bias play a part."""

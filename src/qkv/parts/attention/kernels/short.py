@@ -13,7 +13,7 @@ from torch import Tensor
 
 from qkv.parts.attention.kernels.fused import fused
 from qkv.parts.attention.kernels.refusals import refuse_recording
-from qkv.parts.attention.kernels.short_learned import attend_learning, padding_of, suits_learning
+from qkv.parts.attention.kernels.short_learned import NARROW, attend_learning, padding_of, suits_learning
 from qkv.parts.attention.visibility import Mask
 from qkv.parts.programs import runs_our_own
 
@@ -55,9 +55,9 @@ def short(
 def suits_short(q: Tensor, k: Tensor, mask: Mask | None) -> bool:
     """Whether programs take these, and pay. Only padding or the future may be hidden."""
     if torch.is_grad_enabled():
-        alike = k.dtype == q.dtype and k.shape[1] == q.shape[1]
-        return alike and suits_learning(q, q.dtype, q.shape, k.shape[2], mask)
-    if not runs_our_own(q) or q.dtype not in (torch.float16, torch.bfloat16):
+        suits = k.shape[1] == q.shape[1] and suits_learning(q, q.shape, k.shape[2], mask)
+        return suits and q.dtype == k.dtype and q.dtype in NARROW
+    if not runs_our_own(q) or q.dtype not in NARROW:
         return False
     (b, h, queries, width), keys = q.shape, k.shape[2]
     if k.dtype != q.dtype or width > WIDEST or b * h * queries * keys < ENOUGH:

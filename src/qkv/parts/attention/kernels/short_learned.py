@@ -27,13 +27,13 @@ ENOUGH = 1 << 20  # scores from which on a GPU takes longer than the host that l
 NARROW = (torch.bfloat16, torch.float16)
 
 
-def suits_learning(x: Tensor, dtype: torch.dtype, shape: Sequence[int], keys: int, mask: Mask | None) -> bool:
+def suits_learning(x: Tensor, shape: Sequence[int], keys: int, mask: Mask | None) -> bool:
     """Whether programs take queries of such a shape [b h q d] on the device of x, and as many heads of keys, and pay.
 
-    A compiler may ask, who then sees operators. Only padding or the future may be hidden.
+    All of them are `NARROW`. A compiler may ask, who then sees operators. Only padding or the future may be hidden.
     """
     b, h, queries, d = shape
-    if not runs_operators(x) or dtype not in NARROW or d % 8 or d > WIDEST or not has_copy_engine(x.device):
+    if not runs_operators(x) or d % 8 or d > WIDEST or not has_copy_engine(x.device):
         return False
     padded = padding_of(mask) is not None
     if (mask is not None and mask.flag is None and not padded) or b * h * queries * keys < ENOUGH:
