@@ -38,7 +38,7 @@ def padding(rows: int, slots: int, device: str = DEVICE) -> Tokens:
     """Rows with holes, and a last one in which nothing is to be seen."""
     documents = (torch.arange(slots) % torch.arange(2, 2 + rows)[:, None] != 1).long()
     documents[-1] = 0
-    return Tokens(slots, documents=documents.to(device))
+    return Tokens(slots, documents=documents.to(device).repeat_interleave(2, 1)[:, ::2])  # which lie apart
 
 
 def exactly(q: Tensor, k: Tensor, v: Tensor, above: Tensor, mask: Mask, scale: float) -> list[Tensor]:

@@ -10,7 +10,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from qkv.parts.attention.kernels import short_backward_programs
 from qkv.parts.attention.kernels.launch_triton import launch
-from qkv.parts.attention.kernels.short_triton import filled_up, row_of
+from qkv.parts.attention.kernels.short_triton import filled_up, row_of, side_by_side
 
 ALIGNED = 16  # bytes, as the copy engine asks
 
@@ -47,6 +47,8 @@ def back_over_rows(
     wide = filled_up(d)
     steps = steps or back_steps(queries, wide)
     dq, dk, dv = into
+    if documents is not None:
+        documents = side_by_side(documents)
 
     def tiles(x: Tensor, slots: int) -> TensorDescriptor:
         return TensorDescriptor(x, list(x.shape), list(x.stride()), [1, 1, slots, wide])

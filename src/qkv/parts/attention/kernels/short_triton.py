@@ -65,10 +65,10 @@ def attend_rows_and_keep(
 def _attend(
     q: Tensor, k: Tensor, v: Tensor, documents: Tensor | None, causal: bool, scale: float, log_sum: Tensor | None
 ) -> Tensor:
-    q, k, v = _side_by_side(q), _side_by_side(k), _side_by_side(v)
+    q, k, v = side_by_side(q), side_by_side(k), side_by_side(v)
     o = like_a_stream(q, v.shape[3])
     if documents is not None:
-        documents = _side_by_side(documents)
+        documents = side_by_side(documents)
     shapes, strides = (q.shape, k.shape, v.shape), (q.stride(), k.stride(), v.stride())
     plan = _plan_of_rows(shapes, strides, row_of(documents), causal, documents is not None, log_sum is not None)
     launch(
@@ -87,7 +87,7 @@ def attend_in_line(
 ) -> Tensor:
     """Each document by itself. q [1 h s d], k [1 g s d], v [1 g s e], documents [1 s], bounds [n + 1] → [1 h s e]"""
     q, scale = scaled(q, scale)
-    q, k, v = _side_by_side(q), _side_by_side(k), _side_by_side(v)
+    q, k, v = side_by_side(q), side_by_side(k), side_by_side(v)
     o = like_a_stream(q, v.shape[3])
     (_, h, slots, d), key_heads, e = q.shape, k.shape[1], v.shape[3]
     wide, high = filled_up(d), filled_up(e)
@@ -169,6 +169,6 @@ def row_of(documents: Tensor | None) -> int:
     return 0 if documents is None or len(documents) == 1 else documents.stride(0)
 
 
-def _side_by_side(x: Tensor) -> Tensor:
+def side_by_side(x: Tensor) -> Tensor:
     """Programs want the numbers of one token side by side."""
     return x if x.stride(-1) == 1 else x.contiguous()
