@@ -14,7 +14,7 @@ from torch.autograd.function import once_differentiable
 
 from qkv.parts import cuda, product
 from qkv.parts.precision import narrow_type
-from qkv.parts.programs import is_itself, runs_our_own
+from qkv.parts.programs import is_itself, runs_operators, runs_our_own
 
 LEAST = 1 << 22  # hidden units of all rows; for fewer, launching the program takes the host longer than it saves
 NARROW = (torch.bfloat16, torch.float16)
@@ -28,7 +28,7 @@ def fits(x: Tensor, linear: nn.Module) -> bool:
 
 def fits_trained(x: Tensor, inner: nn.Module, outer: nn.Module) -> bool:
     """The same of outer(activation(inner(x))) and its gradients; a compiler may ask, who then sees operators."""
-    if not _runs_operators(x) or not _plain(inner) or not _plain(outer) or outer.out_features != inner.in_features:
+    if not runs_operators(x) or not _plain(inner) or not _plain(outer) or outer.out_features != inner.in_features:
         return False
     return _asked(x, inner, outer) and _worth_it(x, inner)
 
@@ -110,11 +110,6 @@ def _(above: Tensor, outer: Tensor, z: Tensor, activation: str) -> tuple[Tensor,
     return torch.empty_like(z), z.new_empty(z.shape[1], dtype=torch.float32)
 
 
-def _runs_operators(x: Tensor) -> bool:
-    """Whether programs may run, by themselves or inside of operators that a compiler knows."""
-    return (x.is_cuda and torch.compiler.is_compiling()) or runs_our_own(x)
-
-
 def _plain(linear: nn.Module) -> TypeGuard[nn.Linear]:
     """Whether calling it is a product and nothing else: no adapter, no other precision, no hook."""
     if type(linear) is not nn.Linear or not is_itself(linear):
@@ -135,17 +130,10 @@ def _worth_it(x: Tensor, linear: nn.Linear) -> bool:
     if dtype not in NARROW or k % 8 or n % 8 or x.numel() // k * n < LEAST:
         return False
     one_type = linear.weight.dtype == x.dtype or torch.is_autocast_enabled(x.device.type)
-    return one_type and linear.weight.device == x.device and _has_copy_engine(x.device)
+    return one_type and linear.weight.device == x.device and product.runs_on(x.device)
 
 
 def _aligned(x: Tensor) -> Tensor:
     """Rows as the copy engine takes them."""
     fits = x.stride(1) == 1 and x.stride(0) * x.itemsize % ALIGNED == 0 and x.data_ptr() % ALIGNED == 0
     return x if fits and x.stride(0) >= x.shape[1] else x.clone(memory_format=torch.contiguous_format)
-
-
-def _has_copy_engine(device: torch.device) -> bool:
-    return torch.cuda.get_device_capability(device)[0] == 9 and cuda.has_bindings()
-
-
-_has_copy_engine._dynamo_marked_constant = True  # type: ignore[attr-defined]  # for compilers: a fact, not to be traced

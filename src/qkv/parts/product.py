@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from qkv.parts import cuda
+from qkv.parts.programs import has_copy_engine
 
 FILE = Path(__file__).with_suffix(".cu")
 THREADS = 384  # a warpgroup that orders copies, two that multiply
@@ -38,8 +39,15 @@ class Tiling(NamedTuple):
         return of_stages + of_warps + (2 * self.stages + 2 + WARPS + 1) * 8 + 1024  # barriers; where it begins
 
 
-STORING = Tiling(128, 192, stages=4, rooms=2)
+STORING = Tiling(128, 192, stages=4, rooms=2, cluster=2)
 READING = Tiling(128, 192, stages=3, rooms=6)  # what is read comes into the rooms from which y is stored
+
+
+def runs_on(device: torch.device) -> bool:
+    return has_copy_engine(device) and cuda.has_bindings()
+
+
+runs_on._dynamo_marked_constant = True  # type: ignore[attr-defined]  # for compilers: a fact, not to be traced
 
 
 def activated_map(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str, tiling: Tiling = STORING) -> Tensor:

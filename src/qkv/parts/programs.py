@@ -31,3 +31,15 @@ def is_itself(module: nn.Module) -> bool:
 def runs_our_own(x: Tensor) -> bool:
     """Whether x is where programs in Triton run, which is the current device, and nobody watches."""
     return x.is_cuda and unwatched(x) and x.device.index == torch.cuda.current_device()
+
+
+def runs_operators(x: Tensor) -> bool:
+    """Whether programs may run, by themselves or inside of operators that a compiler knows."""
+    return (x.is_cuda and torch.compiler.is_compiling()) or runs_our_own(x)
+
+
+def has_copy_engine(device: torch.device) -> bool:
+    return torch.cuda.get_device_capability(device)[0] == 9
+
+
+has_copy_engine._dynamo_marked_constant = True  # type: ignore[attr-defined]  # for compilers: a fact, not to be traced

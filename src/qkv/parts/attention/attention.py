@@ -10,15 +10,19 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypedDict, Unpack
 
+import torch
 from torch import Tensor, nn
 
 from qkv.errors import QkvError
 from qkv.parts.attention.kernels.choose import Kernel, choose_kernel
+from qkv.parts.attention.kernels.short_learned import NARROW, attend_joined, suits_learning
 from qkv.parts.attention.stretches import Stretches, by_stretches
 from qkv.parts.attention.visibility import Everything, Mask, Rule, Tokens
 from qkv.parts.context import Context, Ledger
 from qkv.parts.linear import JoinedLinear
 from qkv.parts.position import Rotary
+from qkv.parts.precision import narrow_type
+from qkv.parts.programs import is_itself
 
 
 class HeadOptions(TypedDict, total=False):
@@ -154,12 +158,32 @@ class Attention(MultiHead):
 
     def hidden(self, x: Tensor, ctx: Context) -> Tensor:
         """All but the last product: what `W^O` is given. [b s h·e]"""
+        if self._reads_joined(x, ctx):
+            mask = ctx.mask(self.visibility, ctx.tokens, ctx.tokens, x.device)
+            shape = len(x), self.heads, x.shape[1], self.key_width
+            if suits_learning(x, shape, x.shape[1], mask):
+                scale = self.key_width**-0.5 if self.scale is None else self.scale
+                return attend_joined(self.project.together(x), self.heads, mask, scale)
         q, k, v = self.projected(x, ctx)
         keys = ctx.tokens
         if ctx.cache is not None:
             k, v = ctx.cache.extend(self, k, v)
             keys = ctx.cache.keys(ctx.tokens)
         return self.heads_read(q, k, v, ctx.mask(self.visibility, ctx.tokens, keys, x.device), ctx.bias, ctx)
+
+    def _reads_joined(self, x: Tensor, ctx: Context) -> bool:
+        """Whether queries, keys and values are attended to as their one product made them, and learned."""
+        if self.kernel is not None or self.rotary is not None or (self.training and self.dropout):
+            return False
+        if ctx.cache is not None or ctx.bias is not None or ctx.position_vectors is not None:
+            return False
+        recorded = ctx.ledger is not None and ctx.ledger.wants("weights")
+        plain = type(ctx.tokens) is Tokens and ctx.tokens.size == x.shape[1]
+        if recorded or not plain or not _is_joined(self.project) or (self.scale is not None and self.scale <= 0):
+            return False
+        alike = self.key_value_heads == self.heads and self.value_width == self.key_width
+        learned = x.requires_grad or any(each.requires_grad for each in self.project.parameters())
+        return alike and learned and torch.is_grad_enabled() and narrow_type(x) in NARROW
 
     def hidden_of_first(self, x: Tensor, ctx: Context, count: int) -> Tensor:
         """The same for the first `count` slots of each row, where neither positions nor a bias play a part."""
@@ -216,6 +240,10 @@ class CrossAttention(MultiHead):
         assert memory is not None
         k, v = self.project(memory) if placed is None else self.project.with_last_of(memory + placed, memory)
         return heads_of(k, self.key_value_heads), heads_of(v, self.key_value_heads)
+
+
+def _is_joined(project: nn.Module) -> bool:
+    return isinstance(project, JoinedLinear) and is_itself(project)
 
 
 def heads_of(x: Tensor, heads: int) -> Tensor:

@@ -45,8 +45,8 @@ def choose_kernel(
 ) -> Kernel:
     """exact where weights are recorded; flash for long masked rows on a GPU; fused for all else.
 
-    Documents that stand in line have a kernel of their own, and so have short rows of which nothing is learned. fused
-    are the vendors' kernels, which are faster where nothing is to be skipped and take a mask as a whole table.
+    Documents that stand in line have a kernel of their own, and so have short rows. fused are the vendors' kernels,
+    which are faster where nothing is to be skipped and take a mask as a whole table.
     None of them is good at learning a bias: its gradient is as large as all scores together, so on short rows, where
     scores fit into memory, exact costs less if a compiler makes one pass of all that lies between its two products.
     Where answers have to repeat bit for bit (`torch.use_deterministic_algorithms`) only those are taken that do.

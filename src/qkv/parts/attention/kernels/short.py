@@ -1,4 +1,4 @@
-"""Attention of short rows, read and not learned: no tile is half empty. [dao2022 §3.1]
+"""Attention of short rows: no tile is half empty. [dao2022 §3.1]
 
 What it saves is tiles: the vendors' kernels take 128 queries and 128 keys at a time, so that a picture of 197 patches
 costs them as much as 256.
@@ -13,7 +13,8 @@ from torch import Tensor
 
 from qkv.parts.attention.kernels.fused import fused
 from qkv.parts.attention.kernels.refusals import refuse_recording
-from qkv.parts.attention.visibility import Mask, NotPadding
+from qkv.parts.attention.kernels.short_learned import NARROW, attend_learning, padding_of, suits_learning
+from qkv.parts.attention.visibility import Mask
 from qkv.parts.programs import runs_our_own
 
 # Keys whose scores stay in registers: 64 queries see them all at once.
@@ -42,25 +43,26 @@ def short(
         return fused(q, k, v, mask, bias, scale=scale, dropout=dropout)
     if mask is not None:
         mask.must_fit(q, k)
+    if torch.is_grad_enabled():
+        scale = q.shape[-1] ** -0.5 if scale is None else scale
+        return attend_learning(*((q, k, v, mask, scale) if scale > 0 else (q * scale, k, v, mask, 1.0)))
     from qkv.parts.attention.kernels import short_triton  # Triton comes with torch's builds for GPUs only
 
     causal = mask is not None and mask.flag == "causal"
-    return short_triton.attend_rows(q, k, v, _padding(mask), causal=causal, scale=scale)
+    return short_triton.attend_rows(q, k, v, padding_of(mask), causal=causal, scale=scale)
 
 
 def suits_short(q: Tensor, k: Tensor, mask: Mask | None) -> bool:
-    """Whether programs take these, and pay. Only padding or the future may be hidden, and nothing is learned."""
-    if torch.is_grad_enabled() or not runs_our_own(q) or q.dtype not in (torch.float16, torch.bfloat16):
+    """Whether programs take these, and pay. Only padding or the future may be hidden."""
+    if torch.is_grad_enabled():
+        suits = k.shape[1] == q.shape[1] and suits_learning(q, q.shape, k.shape[2], mask)
+        return suits and q.dtype == k.dtype and q.dtype in NARROW
+    if not runs_our_own(q) or q.dtype not in NARROW:
         return False
     (b, h, queries, width), keys = q.shape, k.shape[2]
     if k.dtype != q.dtype or width > WIDEST or b * h * queries * keys < ENOUGH:
         return False
-    padded = _padding(mask) is not None
+    padded = padding_of(mask) is not None
     if mask is not None and mask.flag is None and not padded:
         return False
     return keys <= (MOST_WIDE if width not in WIDTHS else MOST_PADDED if padded else MOST)
-
-
-def _padding(mask: Mask | None) -> Tensor | None:
-    """Numbers of the keys' documents where those of 0 are seen by no one, and all others by all. [b k]"""
-    return mask.key.documents if mask is not None and isinstance(mask.rule, NotPadding) else None

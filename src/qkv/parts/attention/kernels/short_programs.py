@@ -48,14 +48,14 @@ def scores_of(
 # Rows come in many lengths, and few of them are worth a variant of their own.
 @triton.jit(do_not_specialize=["documents_row", "queries", "keys"])
 def attend_rows(
-    q, k, v, documents, o,
+    q, k, v, documents, o, log_sum,
     q_row, q_head, q_slot, k_row, k_head, k_slot, v_row, v_head, v_slot, documents_row,
     heads, shared_by, queries, keys, scale, d, e,
-    CAUSAL: tl.constexpr, PADDED: tl.constexpr, FITS: tl.constexpr, FILLED: tl.constexpr,
+    CAUSAL: tl.constexpr, PADDED: tl.constexpr, FITS: tl.constexpr, FILLED: tl.constexpr, KEPT: tl.constexpr,
     FIRST: tl.constexpr, SECOND: tl.constexpr, THIRD: tl.constexpr,
     M: tl.constexpr, D: tl.constexpr, E: tl.constexpr,
 ):  # fmt: skip
-    """One head of one row, or a share of its queries."""
+    """One head of one row, or a share of its queries. Kept for the way back: log₂ of sums, +∞ where all is hidden."""
     row, head = (tl.program_id(0) // heads).to(tl.int64), (tl.program_id(0) % heads).to(tl.int64)
     q += row * q_row + head * q_head
     k += row * k_row + head // shared_by * k_head
@@ -102,6 +102,9 @@ def attend_rows(
             p_3 = tl.exp2(s_3 * scale - level)
             total += tl.sum(p_3, 1)
             gathered = tl.dot(p_3.to(v_3.dtype), v_3, gathered)
+        if KEPT:
+            sums = tl.where(total == 0.0, float("inf"), largest * scale + tl.log2(total))
+            tl.store(log_sum + tl.program_id(0).to(tl.int64) * queries + query, sums, mask=query < queries)
         if PADDED:
             total = tl.where(total == 0.0, 1.0, total)
         store_tokens(o, query, queries, gathered * (1.0 / total)[:, None], heads, e, E)

@@ -50,19 +50,31 @@ def attend_rows(
     q: Tensor, k: Tensor, v: Tensor, documents: Tensor | None, *, causal: bool, scale: float | None
 ) -> Tensor:
     """As `exact`, of rows that `PIECES` hold. `documents` [b|1 k] numbers the keys; those of 0 are seen by no one."""
-    q, scale = _scaled(q, scale)
-    q, k, v = _side_by_side(q), _side_by_side(k), _side_by_side(v)
+    q, scale = scaled(q, scale)
+    return _attend(q, k, v, documents, causal, scale, None)
+
+
+def attend_rows_and_keep(
+    q: Tensor, k: Tensor, v: Tensor, documents: Tensor | None, *, causal: bool, scale: float
+) -> tuple[Tensor, Tensor]:
+    """The same, and log₂ of each softmax's sum [b h q], for a way back. The scale is above 0."""
+    log_sum = q.new_empty(q.shape[:3], dtype=torch.float32)
+    return _attend(q, k, v, documents, causal, scale, log_sum), log_sum
+
+
+def _attend(
+    q: Tensor, k: Tensor, v: Tensor, documents: Tensor | None, causal: bool, scale: float, log_sum: Tensor | None
+) -> Tensor:
+    q, k, v = side_by_side(q), side_by_side(k), side_by_side(v)
     o = like_a_stream(q, v.shape[3])
     if documents is not None:
-        documents = _side_by_side(documents)
-    row = 0 if documents is None or len(documents) == 1 else documents.stride(0)
-    plan = _plan_of_rows(
-        (q.shape, k.shape, v.shape), (q.stride(), k.stride(), v.stride()), row, causal, documents is not None
-    )
+        documents = side_by_side(documents)
+    shapes, strides = (q.shape, k.shape, v.shape), (q.stride(), k.stride(), v.stride())
+    plan = _plan_of_rows(shapes, strides, row_of(documents), causal, documents is not None, log_sum is not None)
     launch(
         short_programs.attend_rows,
         plan.grid,
-        (q, k, v, q if documents is None else documents, o),
+        (q, k, v, q if documents is None else documents, o, q if log_sum is None else log_sum),
         (*plan.numbers, scale, *plan.widths),
         plan.constants,
         **plan.options,
@@ -74,11 +86,11 @@ def attend_in_line(
     q: Tensor, k: Tensor, v: Tensor, documents: Tensor, bounds: Tensor, *, causal: bool, scale: float | None
 ) -> Tensor:
     """Each document by itself. q [1 h s d], k [1 g s d], v [1 g s e], documents [1 s], bounds [n + 1] → [1 h s e]"""
-    q, scale = _scaled(q, scale)
-    q, k, v = _side_by_side(q), _side_by_side(k), _side_by_side(v)
+    q, scale = scaled(q, scale)
+    q, k, v = side_by_side(q), side_by_side(k), side_by_side(v)
     o = like_a_stream(q, v.shape[3])
     (_, h, slots, d), key_heads, e = q.shape, k.shape[1], v.shape[3]
-    wide, high = _filled_up(d), _filled_up(e)
+    wide, high = filled_up(d), filled_up(e)
     launch(
         short_programs.attend_in_line,
         (-(-slots // LINE.queries) * h, 1),
@@ -99,10 +111,15 @@ def attend_in_line(
 
 @lru_cache(maxsize=1024)
 def _plan_of_rows(
-    shapes: tuple[torch.Size, ...], strides: tuple[tuple[int, ...], ...], documents_row: int, causal: bool, padded: bool
+    shapes: tuple[torch.Size, ...],
+    strides: tuple[tuple[int, ...], ...],
+    documents_row: int,
+    causal: bool,
+    padded: bool,
+    kept: bool,
 ) -> Plan:
     (b, h, queries, d), (_, key_heads, keys, _), (_, _, _, e) = shapes
-    wide, high, pieces = _filled_up(d), _filled_up(e), pieces_of(keys)
+    wide, high, pieces = filled_up(d), filled_up(e), pieces_of(keys)
     steps = row_steps(queries, keys)
     return Plan(
         (b * h, steps.shares),
@@ -113,6 +130,7 @@ def _plan_of_rows(
             "PADDED": padded,
             "FITS": sum(pieces) == keys,
             "FILLED": (wide, high) == (d, e),
+            "KEPT": kept,
             "FIRST": pieces[0],
             "SECOND": pieces[1],
             "THIRD": pieces[2],
@@ -136,16 +154,21 @@ def row_steps(queries: int, keys: int) -> RowSteps:
     return RowSteps(32, 1, 2, 1) if queries <= 32 and keys <= 64 else RowSteps(64, 1, 4, 1)
 
 
-def _filled_up(width: int) -> int:
+def filled_up(width: int) -> int:
     return max(LEAST, triton.next_power_of_2(width))
 
 
-def _scaled(q: Tensor, scale: float | None) -> tuple[Tensor, float]:
+def scaled(q: Tensor, scale: float | None) -> tuple[Tensor, float]:
     """Programs look for the largest product, which is the largest score where the scale is above 0."""
     scale = q.shape[-1] ** -0.5 if scale is None else scale
     return (q, float(scale)) if scale > 0 else (q * scale, 1.0)
 
 
-def _side_by_side(x: Tensor) -> Tensor:
+def row_of(documents: Tensor | None) -> int:
+    """From the numbers of one row to those of the next; there may be one for all."""
+    return 0 if documents is None or len(documents) == 1 else documents.stride(0)
+
+
+def side_by_side(x: Tensor) -> Tensor:
     """Programs want the numbers of one token side by side."""
     return x if x.stride(-1) == 1 else x.contiguous()

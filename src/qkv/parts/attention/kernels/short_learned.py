@@ -1,0 +1,195 @@
+"""Attention of short rows that learns: log-sums are kept on the way forward, and one program goes back. [dao2022 alg.4]
+
+Where queries, keys and values come from one product and nothing was done to them, they are read where they lie, and
+their gradients are written as the one that the product wants, so that nobody has to join them.
+
+Shapes: b rows, h heads, q queries, k keys, s slots, d width of a head; joined [b s 3·h·d].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from qkv.parts.attention.kernels.flash_tiled import like_a_stream
+from qkv.parts.attention.visibility import Mask, NotPadding
+from qkv.parts.programs import has_copy_engine, runs_operators, runs_our_own
+
+MOST = 256  # queries whose gradient is summed up in one program, and keys that the way forward takes whole
+MOST_PADDED = 208  # beside what tells that some of them are padding
+MOST_WIDE = 128  # of heads wider than these, up to the widest
+WIDE, WIDEST = 64, 128
+ENOUGH = 1 << 20  # scores from which on a GPU takes longer than the host that launches a program
+NARROW = (torch.bfloat16, torch.float16)
+
+
+def suits_learning(x: Tensor, shape: Sequence[int], keys: int, mask: Mask | None) -> bool:
+    """Whether programs take queries of such a shape [b h q d] on the device of x, and as many heads of keys, and pay.
+
+    All of them are `NARROW`. A compiler may ask, who then sees operators. Only padding or the future may be hidden.
+    """
+    b, h, queries, d = shape
+    if not runs_operators(x) or d % 8 or d > WIDEST or not has_copy_engine(x.device):
+        return False
+    padded = padding_of(mask) is not None
+    if (mask is not None and mask.flag is None and not padded) or b * h * queries * keys < ENOUGH:
+        return False
+    return max(queries, keys) <= (MOST_WIDE if d > WIDE else MOST_PADDED if padded else MOST)
+
+
+def padding_of(mask: Mask | None) -> Tensor | None:
+    """Numbers of the keys' documents where those of 0 are seen by no one, and all others by all. [b k]"""
+    return mask.key.documents if mask is not None and isinstance(mask.rule, NotPadding) else None
+
+
+def attend_learning(q: Tensor, k: Tensor, v: Tensor, mask: Mask | None, scale: float) -> Tensor:
+    """What suits learning, and a scale above 0. [b h q d] [b h k d] [b h k d] → [b h q d]"""
+    causal = mask is not None and mask.flag == "causal"
+    o: Tensor = _Apart.apply(q, k, v, padding_of(mask), causal, scale)
+    return o.transpose(1, 2)
+
+
+def attend_joined(joined: Tensor, heads: int, mask: Mask | None, scale: float) -> Tensor:
+    """The same of queries, keys and values that lie side by side. [b s 3·h·d] → [b s h·d]"""
+    causal = mask is not None and mask.flag == "causal"
+    o: Tensor = _Joined.apply(joined, heads, padding_of(mask), causal, scale)
+    return o.flatten(2)
+
+
+class _Apart(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, documents: Tensor | None, causal: bool, scale: float
+    ) -> Tensor:
+        o, log_sum = _attend(q, k, v, documents, causal, scale)
+        ctx.save_for_backward(q, k, v, documents, o, log_sum)
+        ctx.how = causal, scale
+        return o
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, above: Tensor) -> tuple[Tensor | None, ...]:
+        q, k, v, documents, o, log_sum = ctx.saved_tensors
+        go_back = _back_at_once if runs_our_own(o) else _back_operator
+        return *go_back(above, q, k, v, documents, o, log_sum, *ctx.how), None, None, None
+
+
+class _Joined(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, joined: Tensor, heads: int, documents: Tensor | None, causal: bool, scale: float) -> Tensor:
+        o, log_sum = _attend(*_parts(joined, heads), documents, causal, scale)
+        ctx.save_for_backward(joined, documents, o, log_sum)
+        ctx.how = causal, scale
+        return o
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, above: Tensor) -> tuple[Tensor | None, ...]:
+        joined, documents, o, log_sum = ctx.saved_tensors
+        go_back = _joined_back_at_once if runs_our_own(o) else _joined_back_operator
+        return go_back(above, joined, documents, o, log_sum, *ctx.how), None, None, None, None
+
+
+def _parts(joined: Tensor, heads: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries, keys and values, as views. [b h s d]"""
+    q, k, v = joined.unflatten(-1, (3, heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)
+    return q, k, v
+
+
+def _attend(
+    q: Tensor, k: Tensor, v: Tensor, documents: Tensor | None, causal: bool, scale: float
+) -> tuple[Tensor, Tensor]:
+    return (_at_once if runs_our_own(q) else _operator)(q, k, v, documents, causal, scale)
+
+
+def _at_once(
+    q: Tensor, k: Tensor, v: Tensor, documents: Tensor | None, causal: bool, scale: float
+) -> tuple[Tensor, Tensor]:
+    """What heads read [b q h d], and log₂ of each softmax's sum [b h q]."""
+    from qkv.parts.attention.kernels import short_triton  # Triton comes with torch's builds for GPUs only
+
+    o, log_sum = short_triton.attend_rows_and_keep(q, k, v, documents, causal=causal, scale=scale)
+    return o.transpose(1, 2), log_sum
+
+
+def _back_at_once(
+    above: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    documents: Tensor | None,
+    o: Tensor,
+    log_sum: Tensor,
+    causal: bool,
+    scale: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of q, k and v; each lies in memory as a stream does."""
+    into = _like_a_stream(q), _like_a_stream(k), _like_a_stream(v)
+    _go_back(above, (q, k, v), documents, o, log_sum, into, causal, scale)
+    return into
+
+
+def _joined_back_at_once(
+    above: Tensor, joined: Tensor, documents: Tensor | None, o: Tensor, log_sum: Tensor, causal: bool, scale: float
+) -> Tensor:
+    """The gradient of all three. [b s 3·h·d]"""
+    gradient, heads = joined.new_empty(joined.shape), o.shape[2]
+    _go_back(above, _parts(joined, heads), documents, o, log_sum, _parts(gradient, heads), causal, scale)
+    return gradient
+
+
+def _go_back(
+    above: Tensor,
+    given: tuple[Tensor, Tensor, Tensor],
+    documents: Tensor | None,
+    o: Tensor,
+    log_sum: Tensor,
+    into: tuple[Tensor, Tensor, Tensor],
+    causal: bool,
+    scale: float,
+) -> None:
+    from qkv.parts.attention.kernels import short_backward_triton
+
+    above, o = above.transpose(1, 2), o.transpose(1, 2)
+    short_backward_triton.back_over_rows(*given, documents, o, log_sum, above, into, causal=causal, scale=scale)
+
+
+_operator = torch.library.custom_op("qkv::attend_short_rows", _at_once, mutates_args=())
+_back_operator = torch.library.custom_op("qkv::back_over_short_rows", _back_at_once, mutates_args=())
+_joined_back_operator = torch.library.custom_op("qkv::back_over_joined_rows", _joined_back_at_once, mutates_args=())
+
+
+@_operator.register_fake
+def _(q: Tensor, k: Tensor, v: Tensor, documents: Tensor | None, causal: bool, scale: float) -> tuple[Tensor, Tensor]:
+    b, h, queries, d = q.shape
+    return q.new_empty(b, queries, h, d), q.new_empty(b, h, queries, dtype=torch.float32)
+
+
+@_back_operator.register_fake
+def _(
+    above: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    documents: Tensor | None,
+    o: Tensor,
+    log_sum: Tensor,
+    causal: bool,
+    scale: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    return _like_a_stream(q), _like_a_stream(k), _like_a_stream(v)
+
+
+@_joined_back_operator.register_fake
+def _(
+    above: Tensor, joined: Tensor, documents: Tensor | None, o: Tensor, log_sum: Tensor, causal: bool, scale: float
+) -> Tensor:
+    return joined.new_empty(joined.shape)
+
+
+def _like_a_stream(x: Tensor) -> Tensor:
+    return like_a_stream(x, x.shape[3])
