@@ -5,6 +5,7 @@ import os
 import pytest
 import torch
 
+from qkv.train.float8_activations import activated, sloped
 from qkv.train.float8_rows import rounded, turned
 
 pytest.importorskip("triton")
@@ -21,6 +22,7 @@ def small_steps(monkeypatch):
 
     monkeypatch.setattr(float8_triton, "AT_ONCE", 256)
     monkeypatch.setattr(float8_triton, "TILE", 32)
+    monkeypatch.setattr(float8_triton, "HEIGHT", 32)
 
 
 def same(found, expected):
@@ -82,3 +84,33 @@ def test_matrices_are_turned_as_by_torch(rows, width):
         assert (sums is None) == (expected_sums is None)
         if sums is not None:
             torch.testing.assert_close(sums.cpu(), expected_sums, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["relu", "silu", "gelu", "gelu_tanh", "gelu_quick"])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("rows", "width"), [(16, 16), (48, 80), (144, 112)])
+def test_activations_are_rounded_as_by_torch(name, kind, rows, width):
+    """What lies between two of the numbers that 8 bits have may become either, because programs approximate."""
+    from qkv.train import float8_triton
+
+    z, above = (torch.randn(rows, width).to(kind) for _ in range(2))
+    inverse, fold = (2.0 ** torch.randint(2, 6, (rows, 1)) for _ in range(2))
+    there = [each.to(DEVICE) for each in (above, z, inverse, fold)]
+    narrow, across = float8_triton.activated(there[1], there[2], name)
+    expected, _ = activated(z, inverse, name)
+    assert same(across, narrow.cpu().float().T)
+    assert near_enough(narrow, expected)
+    narrow, across, sums = float8_triton.sloped(*there, name)
+    expected, expected_across, expected_sums = sloped(above, z, inverse, fold, name)
+    assert near_enough(narrow, expected)
+    assert near_enough(across, expected_across)
+    torch.testing.assert_close(sums.cpu(), expected_sums, rtol=1e-3, atol=1e-3)
+
+
+def near_enough(found, expected):
+    """Equal nearly everywhere, and nowhere further apart than one step of 8 bits. Of interpreters see `same`."""
+    found, expected = found.cpu().float(), expected.float()
+    if INTERPRETED:
+        found = torch.where((found * 2 - expected).abs() < (found - expected).abs(), found * 2, found)
+    apart = (found - expected).abs() > torch.maximum(expected.abs() / 7.5, torch.tensor(2**-8.9))
+    return bool((found == expected).float().mean() > (0.9 if INTERPRETED else 0.98)) and not bool(apart.any())

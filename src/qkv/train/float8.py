@@ -30,9 +30,13 @@ from torch.autograd.function import once_differentiable
 
 from qkv.errors import QkvError
 from qkv.parts.block import Block
+from qkv.parts.context import Context
+from qkv.parts.feedforward import MLP, programmed_name
 from qkv.parts.linear import JoinedLinear
 from qkv.parts.precision import narrowed
 from qkv.parts.programs import unwatched
+from qkv.train.float8_feed_forward import float8_feed_forward
+from qkv.train.float8_product import of_type, product, type_on
 from qkv.train.float8_rows import rounded, turned
 
 MULTIPLE = 16  # of all three sizes, which the hardware wants
@@ -57,6 +61,9 @@ def float8_products(model: nn.Module) -> Iterator[None]:
             "take precision bfloat16."
         )
     # Names, hooks and weights stay those of the modules.
+    whole = [each for each in inside if type(each) is MLP and {each.inner, each.outer} <= set(single)]
+    for mixer in whole:
+        mixer.forward = partial(_feed_forward, mixer, mixer.forward)  # type: ignore[method-assign]
     for module in single:
         module.forward = partial(_single, module, module.forward)  # type: ignore[method-assign]
     for several in joined:
@@ -64,8 +71,8 @@ def float8_products(model: nn.Module) -> Iterator[None]:
     try:
         yield
     finally:
-        for module in single:
-            del module.forward
+        for each in (*whole, *single):
+            del each.forward
         for several in joined:
             del several.together
 
@@ -97,8 +104,8 @@ class _Linear(torch.autograd.Function):
         narrow_weight, of_weight = rounded(weight)
         ctx.save_for_backward(narrow_x, of_x, narrow_weight, of_weight)
         ctx.types = x.dtype, weight.dtype, None if bias is None else bias.dtype
-        y = _product(narrow_x, narrow_weight.t(), of_x, of_weight.t(), _type_on(x.device), bias, quick=True)
-        return _of_type(y, x.dtype)
+        y = product(narrow_x, narrow_weight.t(), of_x, of_weight.t(), type_on(x.device), bias, quick=True)
+        return of_type(y, x.dtype)
 
     @staticmethod
     @once_differentiable
@@ -123,11 +130,11 @@ def _back(
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Gradients of x [m k], weight [n k] and bias [n]."""
     weight, _ = turned(weight, of_weight, top_of_weight)  # [k n]
-    to_x = _product(above, weight.t(), of_above, of_columns, _type_on(above.device))
+    to_x = product(above, weight.t(), of_above, of_columns, type_on(above.device))
     above, to_bias = turned(above, both, top, of_above)  # [n m], [n]
     assert to_bias is not None
     x, _ = turned(x)  # [k m]
-    return to_x, _product(above, x.t(), top, one, torch.float32), to_bias
+    return to_x, product(above, x.t(), top, one, torch.float32), to_bias
 
 
 _back_as_operator = torch.library.custom_op("qkv::float8_backward", _back, mutates_args=())
@@ -139,37 +146,7 @@ def _(
     of_columns: Tensor, both: Tensor, top: Tensor, one: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     to_weight = torch.empty_like(weight, dtype=torch.float32)
-    return torch.empty_like(x, dtype=_type_on(x.device)), to_weight, to_weight.new_empty(len(weight))
-
-
-def _type_on(device: torch.device) -> torch.dtype:
-    """Of products by rows: a GPU gives no wider one."""
-    return torch.bfloat16 if device.type == "cuda" else torch.float32
-
-
-def _of_type(x: Tensor, kind: torch.dtype) -> Tensor:
-    """As `x.to(kind)`, which names x anew even if it leaves it as it is.
-
-    A function may not return what has two names: compiled by torch 2.11 it gets zeros for a gradient (pytorch/180642).
-    """
-    return x if x.dtype is kind else x.to(kind)
-
-
-def _product(
-    a: Tensor, b: Tensor, of_a: Tensor, of_b: Tensor, kind: torch.dtype, bias: Tensor | None = None, quick: bool = False
-) -> Tensor:
-    """a by rows, b by columns, with scales [m 1] and [1 n], or one for all of a and one for all of b.
-
-    `quick`: sums are kept in fewer bits, which is fine enough on the way forward.
-    """
-    if not a.is_cuda:  # no fast product there: the same numbers in wide ones
-        wide = a.float() @ b.float() * (of_a * of_b)
-        return _of_type(wide if bias is None else wide + bias, kind)
-    bias = None if bias is None else bias.to(kind)
-    product: Tensor = torch._scaled_mm(
-        a, b, scale_a=of_a, scale_b=of_b, bias=bias, out_dtype=kind, use_fast_accum=quick
-    )
-    return product
+    return torch.empty_like(x, dtype=type_on(x.device)), to_weight, to_weight.new_empty(len(weight))
 
 
 def _fits(weight: Tensor) -> bool:
@@ -187,3 +164,16 @@ def _single(module: nn.Linear, wide: Callable[[Tensor], Tensor], x: Tensor) -> T
 
 def _joined(module: JoinedLinear, wide: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     return float8_linear(x, module.matrix(), module.whole_bias()) if _whole(x) else wide(x)
+
+
+def _feed_forward(module: MLP, apart: Callable[..., Tensor], x: Tensor, ctx: Context | None = None) -> Tensor:
+    """Both maps at once, where nothing is between them but an activation that programs know."""
+    name = programmed_name(module.activation)
+    dropping = module.training and module.dropout.p > 0
+    watched = any(
+        each._forward_hooks or each._forward_pre_hooks or each._backward_hooks or each._backward_pre_hooks
+        for each in (module.inner, module.outer)
+    )
+    if name is None or dropping or watched or not _whole(x):
+        return apart(x, ctx)
+    return float8_feed_forward(x, module.inner, module.outer, name)

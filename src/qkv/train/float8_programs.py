@@ -9,6 +9,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from qkv.parts.activation_programs import activated, slope
+
 
 @triton.jit
 def round_rows(x, narrow, scales, rows, width, stride, R: tl.constexpr, N: tl.constexpr):
@@ -71,3 +73,56 @@ def turn(
     tl.store(place, tl.trans(together), mask=(column < width)[:, None] & (four < rows // 4)[None, :])
     if SUMMED:
         tl.store(sums + tile.to(tl.int64) * width + column, tl.sum(total, 0), mask=column < width)
+
+
+@triton.jit
+def round_activated(
+    z, inverses, narrow, turned, rows, width, ACTIVATION: tl.constexpr, R: tl.constexpr, N: tl.constexpr
+):
+    """activation(z), each row times its inverse, in 8 bits by rows and by columns. Tiles are those of `turn`."""
+    four = tl.program_id(0).to(tl.int64) * R + tl.arange(0, R)
+    column = tl.program_id(1) * N + tl.arange(0, N)
+    there = four < rows // 4
+    inside = there[:, None] & (column < width)[None, :]
+    place = four[:, None] * 4 * width + column[None, :]
+    together = tl.zeros([R, N], tl.int32)
+    for i in tl.static_range(4):
+        wide = activated(tl.load(z + place + i * width, mask=inside, other=0.0).to(tl.float32), ACTIVATION)
+        inverse = tl.load(inverses + four * 4 + i, mask=there, other=0.0)
+        x = (wide * inverse[:, None]).to(tl.float8e4nv).to(tl.int8, bitcast=True)
+        tl.store(narrow + place + i * width, x, mask=inside)
+        together |= x.to(tl.uint8, bitcast=True).to(tl.int32) << (8 * i)
+    across = turned + column.to(tl.int64)[:, None] * (rows // 4) + four[None, :]
+    tl.store(across, tl.trans(together), mask=(column < width)[:, None] & there[None, :])
+
+
+@triton.jit
+def round_sloped(
+    above, z, inverses, folds, narrow, turned, sums, rows, width,
+    ACTIVATION: tl.constexpr, R: tl.constexpr, N: tl.constexpr,
+):  # fmt: skip
+    """above · activation'(z) in 8 bits: by rows, each times its inverse, and by columns, each row times its fold.
+
+    And sums over the rows of each tile [rows/4R width], of what is not rounded.
+    """
+    tile = tl.program_id(0)
+    four = tile.to(tl.int64) * R + tl.arange(0, R)
+    column = tl.program_id(1) * N + tl.arange(0, N)
+    there = four < rows // 4
+    inside = there[:, None] & (column < width)[None, :]
+    place = four[:, None] * 4 * width + column[None, :]
+    total = tl.zeros([R, N], tl.float32)
+    together = tl.zeros([R, N], tl.int32)
+    for i in tl.static_range(4):
+        wide = slope(tl.load(z + place + i * width, mask=inside, other=0.0).to(tl.float32), ACTIVATION)
+        wide *= tl.load(above + place + i * width, mask=inside, other=0.0).to(tl.float32)
+        total += wide
+        inverse = tl.load(inverses + four * 4 + i, mask=there, other=0.0)
+        fold = tl.load(folds + four * 4 + i, mask=there, other=0.0)
+        by_row = (wide * inverse[:, None]).to(tl.float8e4nv).to(tl.int8, bitcast=True)
+        tl.store(narrow + place + i * width, by_row, mask=inside)
+        x = (wide * fold[:, None]).to(tl.float8e4nv).to(tl.uint8, bitcast=True)
+        together |= x.to(tl.int32) << (8 * i)
+    across = turned + column.to(tl.int64)[:, None] * (rows // 4) + four[None, :]
+    tl.store(across, tl.trans(together), mask=(column < width)[:, None] & there[None, :])
+    tl.store(sums + tile.to(tl.int64) * width + column, tl.sum(total, 0), mask=column < width)

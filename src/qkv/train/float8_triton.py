@@ -1,4 +1,4 @@
-"""Launches the programs that round rows to 8 bits and turn what was rounded.
+"""Launches the programs that round to 8 bits, by rows and by columns.
 
 Shapes: m rows, k their width.
 """
@@ -14,6 +14,7 @@ from qkv.train import float8_programs as programs
 
 AT_ONCE = 4096  # numbers that a program rounds in one step
 TILE, WARPS = 128, 4  # rows and columns that a program turns, and its threads by 32
+HEIGHT, BREADTH, HANDS = 128, 64, 8  # the same of a program that activates what it turns
 
 
 def rounded(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -57,3 +58,34 @@ def turned(
         num_warps=WARPS,
     )
     return made, None if sums is None else sums.sum(0)
+
+
+def activated(z: Tensor, inverse: Tensor, name: str) -> tuple[Tensor, Tensor]:
+    """As `float8_activations.activated`, for rows that are a multiple of 4."""
+    (rows, width), kind, z = z.shape, torch.float8_e4m3fn, z.contiguous()
+    narrow, across = z.new_empty(rows, width, dtype=kind), z.new_empty(width, rows, dtype=kind)
+    launch(
+        programs.round_activated,
+        (triton.cdiv(rows, HEIGHT), triton.cdiv(width, BREADTH)),
+        (z, inverse, narrow.view(torch.int8), across.view(torch.int32)),
+        (rows, width),
+        {"ACTIVATION": name, "R": HEIGHT // 4, "N": BREADTH},
+        num_warps=HANDS,
+    )
+    return narrow, across
+
+
+def sloped(above: Tensor, z: Tensor, inverse: Tensor, fold: Tensor, name: str) -> tuple[Tensor, Tensor, Tensor]:
+    """As `float8_activations.sloped`, for rows that are a multiple of 4."""
+    (rows, width), kind, tiles = z.shape, torch.float8_e4m3fn, triton.cdiv(z.shape[0], HEIGHT)
+    narrow, across = z.new_empty(rows, width, dtype=kind), z.new_empty(width, rows, dtype=kind)
+    sums = z.new_empty(tiles, width, dtype=torch.float32)
+    launch(
+        programs.round_sloped,
+        (tiles, triton.cdiv(width, BREADTH)),
+        (above.contiguous(), z.contiguous(), inverse, fold, narrow.view(torch.int8), across.view(torch.int32), sums),
+        (rows, width),
+        {"ACTIVATION": name, "R": HEIGHT // 4, "N": BREADTH},
+        num_warps=HANDS,
+    )
+    return narrow, across, sums.sum(0)
