@@ -19,7 +19,8 @@ from qkv.models.head_choice import HeadChoice
 from qkv.models.text_model import TextModel
 from qkv.parts.linear import JoinedLinear
 from qkv.parts.recording import captured
-from qkv.train.float8 import _Linear, check_float8, float8_linear, float8_products
+from qkv.train.float8 import check_float8, float8_products
+from qkv.train.float8_maps import _Joined, _Linear, float8_joined, float8_linear
 from qkv.train.loop import train
 from qkv.train.objectives.language import LanguageLoss
 from qkv.train.optimizers import adam
@@ -97,10 +98,30 @@ def test_an_answer_has_one_name() -> None:
             y = _Linear.forward(SimpleNamespace(save_for_backward=lambda *_: None), given[0], weight, added)
         assert y.dtype is given.dtype
         assert sum(each is y for each in made.tensors) == 1
+        with Made() as made:
+            parts = _Joined.forward(
+                SimpleNamespace(save_for_backward=lambda *_: None), given[0], weight, added, (16, 48)
+            )
+        assert [sum(each is y for each in made.tensors) for y in parts] == [1, 1]
+        assert parts[0].untyped_storage().data_ptr() != parts[1].untyped_storage().data_ptr()
+
+
+def test_parts_are_those_of_the_whole() -> None:
+    x, weight, bias, above = inputs()
+    for added in (bias, None):
+        given = [each for each in (x, weight, added) if each is not None]
+        whole, sizes = float8_linear(x, weight, added), (16, 16, 32)
+        parts = float8_joined(x, weight, added, sizes)
+        torch.testing.assert_close(torch.cat(parts, -1), whole)
+        found = torch.autograd.grad(parts, given, above.split(sizes, -1))
+        for mine, theirs in zip(found, torch.autograd.grad(whole, given, above), strict=True):
+            torch.testing.assert_close(mine, theirs)
 
 
 def two(x: Tensor, first: Tensor, bias: Tensor, second: Tensor) -> Tensor:
-    return float8_linear(float8_linear(x, first, bias).tanh(), second, None)
+    one, two, three = float8_joined(x, first, bias, (16, 16, 32))
+    joined = torch.cat([one.tanh(), two, three.exp()], -1)
+    return float8_linear(joined + float8_linear(x, first, bias).tanh(), second, None)
 
 
 @pytest.mark.slow
@@ -149,7 +170,8 @@ def test_views_and_recorded_graphs_on_a_gpu() -> None:
     def step() -> tuple[Tensor, Tensor]:
         x = wide[:, 96:].detach().requires_grad_()
         y = float8_linear(x, weight, None)
-        return y, *torch.autograd.grad(y.sum(), (x, weight))
+        # What is given back keeps nothing alive that belongs to the stream of this pass: a record has another.
+        return y.detach(), *torch.autograd.grad(y.sum(), (x, weight))
 
     expected = step()
     found = captured(step, torch.device("cuda"))()

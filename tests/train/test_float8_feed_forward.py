@@ -7,9 +7,10 @@ from torch import Tensor, nn
 
 from qkv.parts.block import Block
 from qkv.parts.feedforward import MLP, find_activation
-from qkv.train.float8 import float8_linear, float8_products
+from qkv.train.float8 import float8_products
 from qkv.train.float8_activations import activated, sloped
 from qkv.train.float8_feed_forward import float8_feed_forward
+from qkv.train.float8_maps import float8_linear
 
 NAMES = ["relu", "silu", "gelu", "gelu_tanh", "gelu_quick"]
 

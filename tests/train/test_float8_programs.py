@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from qkv.train.float8_activations import activated, sloped
-from qkv.train.float8_rows import rounded, turned
+from qkv.train.float8_rows import rounded, rounded_side_by_side, turned
 
 pytest.importorskip("triton")
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
@@ -114,3 +114,33 @@ def near_enough(found, expected):
         found = torch.where((found * 2 - expected).abs() < (found - expected).abs(), found * 2, found)
     apart = (found - expected).abs() > torch.maximum(expected.abs() / 7.5, torch.tensor(2**-8.9))
     return bool((found == expected).float().mean() > (0.9 if INTERPRETED else 0.98)) and not bool(apart.any())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("widths", [(16, 16), (16, 48, 80), (96, 96, 96)])
+@pytest.mark.parametrize("rows", [16, 37])
+def test_matrices_are_rounded_side_by_side(kind, widths, rows):
+    from qkv.train import float8_triton
+
+    sizes = 2.0 ** torch.randint(-20, 20, (rows, 1))
+    parts = [(torch.randn(rows, width + 16) * sizes).to(kind)[:, 16:] for width in widths]  # views
+    others = 2.0 ** torch.randint(-4, 4, (rows, 1))
+    found = float8_triton.rounded_side_by_side([each.to(DEVICE) for each in parts], others.to(DEVICE))
+    expected = rounded_side_by_side(parts, others)
+    assert same(found[0], expected[0])
+    for mine, theirs in zip(found[1:], expected[1:], strict=True):
+        assert torch.equal(mine.cpu(), theirs)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("part", [0, 1, 2])
+def test_a_number_that_is_none_is_found_in_any_part(bad, part):
+    from qkv.train import float8_triton
+
+    parts = [torch.randn(5, 16) for _ in range(3)]
+    parts[part][3, 2] = bad
+    given = [each.to(DEVICE) for each in parts]
+    _, scales, both, top = float8_triton.rounded_side_by_side(given, torch.ones(5, 1, device=DEVICE))
+    for each in (scales, both):
+        assert each[:, 0].isfinite().tolist() == [True, True, True, False, True]
+    assert top.isnan()

@@ -13,6 +13,16 @@ from qkv.parts.activation_programs import activated, slope
 
 
 @triton.jit
+def powers(largest, strange):
+    """1 over the power of two of each row, and the power: not a number, where something in a row is strange."""
+    # 448 is 1.75 · 2⁸: a mantissa above 1.75 takes the next power. The least is 2⁻⁵⁸.
+    power = ((largest.to(tl.int32, bitcast=True) + 0x1FFFFF) & 0x7F800000) - (8 << 23)
+    power = tl.maximum(power, (127 - 58) << 23)
+    scale = tl.where(strange, float("nan"), power.to(tl.float32, bitcast=True))
+    return (0x7F000000 - power).to(tl.float32, bitcast=True), scale
+
+
+@triton.jit
 def round_rows(x, narrow, scales, rows, width, stride, R: tl.constexpr, N: tl.constexpr):
     """A program for R rows, read once for their largest numbers and once more, mostly from the cache, to be rounded."""
     row = tl.program_id(0).to(tl.int64) * R + tl.arange(0, R)
@@ -25,19 +35,62 @@ def round_rows(x, narrow, scales, rows, width, stride, R: tl.constexpr, N: tl.co
         part = tl.load(x + column, mask=there & (column < width), other=0.0).to(tl.float32)
         # What is no number compares with nothing, and must not be passed over.
         largest = tl.where(tl.abs(part) <= largest, largest, tl.where(largest == largest, tl.abs(part), largest))
-    strange = tl.max(tl.where(largest < float("inf"), 0, 1), 1) > 0
-    top = tl.max(tl.where(largest < float("inf"), largest, 0.0), 1)
-    # 448 is 1.75 · 2⁸: a mantissa above 1.75 takes the next power. The least is 2⁻⁵⁸.
-    power = ((top.to(tl.int32, bitcast=True) + 0x1FFFFF) & 0x7F800000) - (8 << 23)
-    power = tl.maximum(power, (127 - 58) << 23)
-    inverse = (0x7F000000 - power).to(tl.float32, bitcast=True)
-    scale = tl.where(strange, float("nan"), power.to(tl.float32, bitcast=True))
+    inverse, scale = powers(
+        tl.max(tl.where(largest < float("inf"), largest, 0.0), 1), tl.max(tl.where(largest < float("inf"), 0, 1), 1) > 0
+    )
     tl.store(scales + row, scale, mask=row < rows)
     for start in range(0, width, N):
         column = (start + tl.arange(0, N))[None, :]
         inside = there & (column < width)
         part = tl.load(x + column, mask=inside, other=0.0).to(tl.float32)
         tl.store(narrow + column, (part * inverse[:, None]).to(narrow.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def held_part(x, row, rows, stride, W: tl.constexpr, N: tl.constexpr):
+    """Rows [R N] of one matrix of width W, their largest finite numbers, and whether there are others."""
+    column = tl.arange(0, N)[None, :]
+    there = (row < rows)[:, None] & (column < W)
+    part = tl.load(x + row[:, None] * stride + column, mask=there, other=0.0)
+    size = tl.abs(part.to(tl.float32))
+    finite = size < float("inf")
+    return part, tl.max(tl.where(finite, size, 0.0), 1), tl.max(tl.where(finite, 0, 1), 1)
+
+
+@triton.jit
+def store_part(narrow, part, inverse, row, rows, first, width, W: tl.constexpr, N: tl.constexpr):
+    column = tl.arange(0, N)[None, :]
+    there = (row < rows)[:, None] & (column < W)
+    made = (part.to(tl.float32) * inverse[:, None]).to(tl.float8e4nv).to(tl.int8, bitcast=True)
+    tl.store(narrow + row[:, None] * width + first + column, made, mask=there)
+
+
+@triton.jit
+def round_side_by_side(
+    a, b, c, others, narrow, scales, both, top, rows, stride_a, stride_b, stride_c,
+    A: tl.constexpr, B: tl.constexpr, C: tl.constexpr, R: tl.constexpr, N: tl.constexpr,
+):  # fmt: skip
+    """R rows of three matrices, of widths A, B and C (0: none), that are held until they are written beside each other.
+
+    both: the scales times those of another matrix; top: the largest of these, by its bits.
+    """
+    row = tl.program_id(0).to(tl.int64) * R + tl.arange(0, R)
+    part_a, largest, strange = held_part(a, row, rows, stride_a, A, N)
+    part_b, largest_b, strange_b = held_part(b, row, rows, stride_b, B, N)
+    largest, strange = tl.maximum(largest, largest_b), tl.maximum(strange, strange_b)
+    if C:
+        part_c, largest_c, strange_c = held_part(c, row, rows, stride_c, C, N)
+        largest, strange = tl.maximum(largest, largest_c), tl.maximum(strange, strange_c)
+    inverse, scale = powers(largest, strange > 0)
+    store_part(narrow, part_a, inverse, row, rows, 0, A + B + C, A, N)
+    store_part(narrow, part_b, inverse, row, rows, A, A + B + C, B, N)
+    if C:
+        store_part(narrow, part_c, inverse, row, rows, A + B, A + B + C, C, N)
+    tl.store(scales + row, scale, mask=row < rows)
+    scale *= tl.load(others + row, mask=row < rows, other=0.0)
+    tl.store(both + row, scale, mask=row < rows)
+    bits = scale.to(tl.int32, bitcast=True) & 0x7FFFFFFF
+    tl.atomic_max(top, tl.max(tl.where(row < rows, bits, 0), 0))
 
 
 @triton.jit

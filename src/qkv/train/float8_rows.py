@@ -11,6 +11,8 @@ Shapes: m rows, k their width.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -28,6 +30,19 @@ def rounded(x: Tensor) -> tuple[Tensor, Tensor]:
     wide = x.detach().contiguous().float()
     inverse, scale = powers(wide.abs().amax(-1, keepdim=True))
     return (wide * inverse).to(NARROW), scale
+
+
+def rounded_side_by_side(parts: Sequence[Tensor], others: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Two or three matrices as if they were one: (in 8 bits [m k]; scales of rows [m 1]; these times `others` [m 1];
+    the largest of those)
+    """
+    if runs_our_own(others):
+        from qkv.train import float8_triton
+
+        return float8_triton.rounded_side_by_side(parts, others)
+    narrow, scales = rounded(torch.cat(list(parts), -1))
+    both = scales * others
+    return narrow, scales, both, both.amax()
 
 
 def powers(largest: Tensor) -> tuple[Tensor, Tensor]:

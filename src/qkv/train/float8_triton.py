@@ -5,6 +5,8 @@ Shapes: m rows, k their width.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 import triton
 from torch import Tensor
@@ -34,6 +36,27 @@ def rounded(x: Tensor) -> tuple[Tensor, Tensor]:
         num_warps=8,
     )
     return narrow, scales
+
+
+def rounded_side_by_side(parts: Sequence[Tensor], others: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """As `float8_rows.rounded_side_by_side`, for two or three parts."""
+    parts = [each if each.stride(1) == 1 else each.contiguous() for each in parts]
+    widths = [each.shape[1] for each in parts]
+    rows, width = parts[0].shape[0], sum(widths)
+    narrow = torch.empty(rows, width, dtype=torch.float8_e4m3fn, device=others.device)
+    scales, both, top = torch.empty_like(others), torch.empty_like(others), others.new_zeros(())
+    columns = triton.next_power_of_2(max(widths))
+    together = max(1, AT_ONCE // columns)
+    three = [*parts, parts[-1]][:3]
+    launch(
+        programs.round_side_by_side,
+        (triton.cdiv(rows, together), 1),
+        (*three, others, narrow.view(torch.int8), scales, both, top.view(torch.int32)),
+        (rows, *(each.stride(0) for each in three)),
+        {**dict(zip("ABC", [*widths, 0], strict=False)), "R": together, "N": columns},
+        num_warps=8,
+    )
+    return narrow, scales, both, top
 
 
 def turned(
