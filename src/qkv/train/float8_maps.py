@@ -62,7 +62,7 @@ class _Linear(torch.autograd.Function):
 
 
 class _Joined(torch.autograd.Function):
-    """[m k] · [n k]ᵀ + [n], in parts of so many columns, whose gradients come apart and lie together only when rounded."""
+    """[m k] · [n k]ᵀ + [n], in parts of so many columns, whose gradients come apart and lie together when rounded."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, sizes: tuple[int, ...]) -> tuple[Tensor, ...]:

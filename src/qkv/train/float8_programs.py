@@ -179,3 +179,15 @@ def round_sloped(
     across = turned + column.to(tl.int64)[:, None] * (rows // 4) + four[None, :]
     tl.store(across, tl.trans(together), mask=(column < width)[:, None] & there[None, :])
     tl.store(sums + tile.to(tl.int64) * width + column, tl.sum(total, 0), mask=column < width)
+
+
+@triton.jit
+def add_tiles(sums, total, tiles, width, T: tl.constexpr, N: tl.constexpr):
+    """total [width] of sums [tiles width], T tiles at a time, always in one order."""
+    tile, column = tl.arange(0, T), tl.program_id(0) * N + tl.arange(0, N)
+    inside = (column < width)[None, :]
+    held = tl.zeros([T, N], tl.float32)
+    for start in range(0, tiles, T):
+        there = inside & (start + tile < tiles)[:, None]
+        held += tl.load(sums + (start + tile)[:, None] * width + column[None, :], mask=there, other=0.0)
+    tl.store(total + column, tl.sum(held, 0), mask=column < width)

@@ -80,7 +80,7 @@ def turned(
         {"FOLDED": factors is not None, "SUMMED": sums is not None, "R": TILE // 4, "N": TILE},
         num_warps=WARPS,
     )
-    return made, None if sums is None else sums.sum(0)
+    return made, None if sums is None else _added(sums)
 
 
 def activated(z: Tensor, inverse: Tensor, name: str) -> tuple[Tensor, Tensor]:
@@ -111,4 +111,14 @@ def sloped(above: Tensor, z: Tensor, inverse: Tensor, fold: Tensor, name: str) -
         {"ACTIVATION": name, "R": HEIGHT // 4, "N": BREADTH},
         num_warps=HANDS,
     )
-    return narrow, across, sums.sum(0)
+    return narrow, across, _added(sums)
+
+
+def _added(sums: Tensor) -> Tensor:
+    """Of all tiles in their order. [tiles n] → [n]"""
+    tiles, width = sums.shape
+    total = sums.new_empty(width)
+    launch(
+        programs.add_tiles, (triton.cdiv(width, 32), 1), (sums, total), (tiles, width), {"T": 64, "N": 32}, num_warps=8
+    )
+    return total
