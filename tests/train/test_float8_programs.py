@@ -21,8 +21,8 @@ def small_steps(monkeypatch):
     from qkv.train import float8_triton
 
     monkeypatch.setattr(float8_triton, "AT_ONCE", 256)
-    monkeypatch.setattr(float8_triton, "TILE", 32)
-    monkeypatch.setattr(float8_triton, "HEIGHT", 32)
+    monkeypatch.setattr(float8_triton, "TURN", float8_triton.Tile(32, 32, 4))
+    monkeypatch.setattr(float8_triton, "ACTIVATE", float8_triton.Tile(32, 64, 4))
 
 
 def same(found, expected):

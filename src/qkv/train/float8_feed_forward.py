@@ -103,10 +103,10 @@ def _back(
     """Gradients of x [m k], W₁ [n k], b₁ [n], W₂ [k n] and b₂ [k]."""
     kind = type_on(above.device)
     outer, _ = turned(outer, of_outer, of_outer_columns[:, :1])  # [n k]
-    to_h = product(above, outer.t(), of_above, of_outer_columns, kind)
+    to_h = product(above, outer.t(), of_above, of_outer_columns, kind, quick=True)
     dz, across, to_bias = sloped(to_h, z, inverse, fold, name)  # [m n], [n m], [n]
     weight, _ = turned(weight, of_weight, of_columns[:, :1])  # [k n]
-    to_x = product(dz, weight.t(), of_z, of_columns, kind)
+    to_x = product(dz, weight.t(), of_z, of_columns, kind, quick=True)
     x, _ = turned(x)  # [k m]
     to_weight = product(across, x.t(), top, one, torch.float32)
     above, to_outer_bias = turned(above, outer_both, outer_top, of_above)  # [k m], [k]

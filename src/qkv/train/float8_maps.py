@@ -94,7 +94,7 @@ def _back(
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Gradients of x [m k], weight [n k] and bias [n]."""
     weight, _ = turned(weight, of_weight, top_of_weight)  # [k n]
-    to_x = product(above, weight.t(), of_above, of_columns, type_on(above.device))
+    to_x = product(above, weight.t(), of_above, of_columns, type_on(above.device), quick=True)
     above, to_bias = turned(above, both, top, of_above)  # [n m], [n]
     assert to_bias is not None
     x, _ = turned(x)  # [k m]

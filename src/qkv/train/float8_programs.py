@@ -108,22 +108,25 @@ def turn(
     tile = tl.program_id(0)
     four = tile.to(tl.int64) * R + tl.arange(0, R)
     column = tl.program_id(1) * N + tl.arange(0, N)
-    inside = (four < rows // 4)[:, None] & (column < width)[None, :]
+    there = four < rows // 4
+    inside = there[:, None] & (column < width)[None, :]
     narrow += four[:, None] * 4 * width + column[None, :]
     total = tl.zeros([R, N], tl.float32)
     together = tl.zeros([R, N], tl.int32)
+    if FOLDED:
+        over = (0x7F000000 - tl.load(top).to(tl.int32, bitcast=True)).to(tl.float32, bitcast=True)
     for i in tl.static_range(4):
         x = tl.load(narrow + i * width, mask=inside, other=0)
         if FOLDED:
             wide = x.to(tl.float8e4nv, bitcast=True).to(tl.float32)
             if SUMMED:
-                scale = tl.load(scales + four * 4 + i, mask=four < rows // 4, other=0.0)
+                scale = tl.load(scales + four * 4 + i, mask=there, other=0.0)
                 total += wide * scale[:, None]
-            factor = tl.load(factors + four * 4 + i, mask=four < rows // 4, other=0.0) / tl.load(top)
+            factor = tl.load(factors + four * 4 + i, mask=there, other=0.0) * over
             x = (wide * factor[:, None]).to(tl.float8e4nv).to(tl.int8, bitcast=True)
         together |= x.to(tl.uint8, bitcast=True).to(tl.int32) << (8 * i)
     place = turned + column.to(tl.int64)[:, None] * (rows // 4) + four[None, :]
-    tl.store(place, tl.trans(together), mask=(column < width)[:, None] & (four < rows // 4)[None, :])
+    tl.store(place, tl.trans(together), mask=(column < width)[:, None] & there[None, :])
     if SUMMED:
         tl.store(sums + tile.to(tl.int64) * width + column, tl.sum(total, 0), mask=column < width)
 

@@ -6,6 +6,7 @@ Shapes: m rows, k their width.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 import triton
@@ -15,8 +16,16 @@ from qkv.parts.attention.kernels.launch_triton import launch
 from qkv.train import float8_programs as programs
 
 AT_ONCE = 4096  # numbers that a program rounds in one step
-TILE, WARPS = 128, 4  # rows and columns that a program turns, and its threads by 32
-HEIGHT, BREADTH, HANDS = 128, 64, 8  # the same of a program that activates what it turns
+
+
+class Tile(NamedTuple):
+    rows: int
+    columns: int
+    warps: int
+
+
+TURN = Tile(128, 128, 4)  # of a program that turns
+ACTIVATE = Tile(128, 64, 8)  # of one that activates what it turns
 
 
 def rounded(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -67,18 +76,18 @@ def turned(
     Sums of tiles are added in their order, so that they come out the same each time.
     """
     rows, width = narrow.shape
-    tiles = triton.cdiv(rows, TILE)
+    tiles = triton.cdiv(rows, TURN.rows)
     made = torch.empty(width, rows, dtype=narrow.dtype, device=narrow.device)
     sums = None if sums_by is None else torch.empty(tiles, width, dtype=torch.float32, device=narrow.device)
     plain = narrow.contiguous().view(torch.int8)
     given = (each if each is not None else plain for each in (factors, top, sums_by, sums))
     launch(
         programs.turn,
-        (tiles, triton.cdiv(width, TILE)),
+        (tiles, triton.cdiv(width, TURN.columns)),
         (plain, made.view(torch.int32), *given),
         (rows, width),
-        {"FOLDED": factors is not None, "SUMMED": sums is not None, "R": TILE // 4, "N": TILE},
-        num_warps=WARPS,
+        {"FOLDED": factors is not None, "SUMMED": sums is not None, "R": TURN.rows // 4, "N": TURN.columns},
+        num_warps=TURN.warps,
     )
     return made, None if sums is None else _added(sums)
 
@@ -89,27 +98,27 @@ def activated(z: Tensor, inverse: Tensor, name: str) -> tuple[Tensor, Tensor]:
     narrow, across = z.new_empty(rows, width, dtype=kind), z.new_empty(width, rows, dtype=kind)
     launch(
         programs.round_activated,
-        (triton.cdiv(rows, HEIGHT), triton.cdiv(width, BREADTH)),
+        (triton.cdiv(rows, ACTIVATE.rows), triton.cdiv(width, ACTIVATE.columns)),
         (z, inverse, narrow.view(torch.int8), across.view(torch.int32)),
         (rows, width),
-        {"ACTIVATION": name, "R": HEIGHT // 4, "N": BREADTH},
-        num_warps=HANDS,
+        {"ACTIVATION": name, "R": ACTIVATE.rows // 4, "N": ACTIVATE.columns},
+        num_warps=ACTIVATE.warps,
     )
     return narrow, across
 
 
 def sloped(above: Tensor, z: Tensor, inverse: Tensor, fold: Tensor, name: str) -> tuple[Tensor, Tensor, Tensor]:
     """As `float8_activations.sloped`, for rows that are a multiple of 4."""
-    (rows, width), kind, tiles = z.shape, torch.float8_e4m3fn, triton.cdiv(z.shape[0], HEIGHT)
+    (rows, width), kind, tiles = z.shape, torch.float8_e4m3fn, triton.cdiv(z.shape[0], ACTIVATE.rows)
     narrow, across = z.new_empty(rows, width, dtype=kind), z.new_empty(width, rows, dtype=kind)
     sums = z.new_empty(tiles, width, dtype=torch.float32)
     launch(
         programs.round_sloped,
-        (tiles, triton.cdiv(width, BREADTH)),
+        (tiles, triton.cdiv(width, ACTIVATE.columns)),
         (above.contiguous(), z.contiguous(), inverse, fold, narrow.view(torch.int8), across.view(torch.int32), sums),
         (rows, width),
-        {"ACTIVATION": name, "R": HEIGHT // 4, "N": BREADTH},
-        num_warps=HANDS,
+        {"ACTIVATION": name, "R": ACTIVATE.rows // 4, "N": ACTIVATE.columns},
+        num_warps=ACTIVATE.warps,
     )
     return narrow, across, _added(sums)
 
