@@ -162,6 +162,26 @@ def test_a_gpu_multiplies_the_same_numbers(way: str, m: int, k: int, n: int) -> 
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("way", ["plain", "compiled", "for all shapes"])
+@pytest.mark.parametrize("sizes", [(32, 32), (48, 16, 64)])
+def test_a_gpu_has_the_same_parts(way: str, sizes: tuple[int, ...]) -> None:
+    """Their gradients come in the order of heads, as attention gives them."""
+    x, weight, bias, above = inputs(m=272, k=96, n=sum(sizes))
+    x, above = (each.detach().bfloat16().requires_grad_() for each in (x, above))
+    expected = float8_joined(x.float(), weight, bias, sizes)
+    slopes = torch.autograd.grad(expected, (x, weight, bias), above.detach().float().split(sizes, -1))
+    there = [each.detach().cuda().requires_grad_() for each in (x, weight, bias)]
+    function = float8_joined if way == "plain" else torch.compile(float8_joined, dynamic=way != "compiled")
+    found = function(*there, sizes)
+    by_heads = [each.detach().cuda().transpose(0, 1).contiguous().transpose(0, 1) for each in above.split(sizes, -1)]
+    found_slopes = torch.autograd.grad(found, there, by_heads)
+    assert [each.dtype for each in found_slopes] == [torch.bfloat16, torch.float32, torch.float32]
+    for mine, theirs in zip((*found, *found_slopes), (*expected, *slopes), strict=True):
+        far = (mine.cpu().float() - theirs.float()).norm() / theirs.float().norm()
+        assert far < 0.005, far
+
+
+@pytest.mark.gpu
 def test_views_and_recorded_graphs_on_a_gpu() -> None:
     """Columns of a wider matrix, a gradient that is one number for all, and the same again by a record."""
     wide = torch.randn(64, 192, device="cuda", dtype=torch.bfloat16)

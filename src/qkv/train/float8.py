@@ -1,10 +1,11 @@
 """Matrix products of blocks in 8 bits while a model trains. [micikevicius2022]
 
 Weights stay float32 and the stream between products is bfloat16 or wider, as without; what a product multiplies is
-rounded to 8 bits, row by row (`float8_rows.py`). Under a compiler that is part of the norm, activation or gradient in
-front of it, which then writes half the bytes; elsewhere it is a program of one pass. What waits for the way back is
-held in 8 bits too. There hardware wants all matrices with the numbers of a sum side by side: what was rounded by rows
-is turned, and a bias gets its gradient in the same pass.
+rounded to 8 bits, row by row (`float8_rows.py`). Under a compiler that is part of the norm or gradient in front of it,
+which then writes half the bytes; elsewhere it is a program of one pass. What waits for the way back is held in 8 bits
+too. There hardware wants all matrices with the numbers of a sum side by side: what was rounded by rows is turned, and a
+bias gets its gradient in the same pass. A feed-forward is one function (`float8_feed_forward.py`), and so are joined
+maps (`float8_maps.py`), whose gradients come apart.
 
 DIFFERS [micikevicius2022]: scales are those of rows, and powers of two; gradients have 4 bits of exponent like all
 else, which is range enough for one row, and 3 of mantissa.
