@@ -94,17 +94,17 @@ def test_activations_are_rounded_as_by_torch(name, kind, rows, width):
     from qkv.train import float8_triton
 
     z, above = (torch.randn(rows, width).to(kind) for _ in range(2))
-    inverse, fold = (2.0 ** torch.randint(2, 6, (rows, 1)) for _ in range(2))
-    there = [each.to(DEVICE) for each in (above, z, inverse, fold)]
+    inverse, fold, sums_by = (2.0 ** torch.randint(2, 6, (rows, 1)) for _ in range(3))
+    there = [each.to(DEVICE) for each in (above, z, inverse, fold, sums_by)]
     narrow, across = float8_triton.activated(there[1], there[2], name)
     expected, _ = activated(z, inverse, name)
     assert same(across, narrow.cpu().float().T)
     assert near_enough(narrow, expected)
     narrow, across, sums = float8_triton.sloped(*there, name)
-    expected, expected_across, expected_sums = sloped(above, z, inverse, fold, name)
+    expected, expected_across, expected_sums = sloped(above, z, inverse, fold, sums_by, name)
     assert near_enough(narrow, expected)
     assert near_enough(across, expected_across)
-    torch.testing.assert_close(sums.cpu(), expected_sums, rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(sums.cpu(), expected_sums, rtol=1e-3, atol=1e-2)
 
 
 def near_enough(found, expected):

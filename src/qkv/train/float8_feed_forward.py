@@ -69,8 +69,8 @@ class _FeedForward(torch.autograd.Function):
         go_back = _back if unwatched(above) else _back_as_operator
         found = go_back(
             above, of_above, x, weight, of_weight, of_weight.amax().expand(1, weight.shape[1]).contiguous(),
-            outer, of_outer, of_outer.amax().expand(1, outer.shape[1]).contiguous(),
-            z, inverse, of_z, fold, top, h, outer_both, outer_top, one, ctx.name,
+            outer, of_outer, of_outer.amax(), z, inverse * of_above, of_z, fold * of_above, top,
+            h, outer_both, outer_top, one, ctx.name,
         )  # fmt: skip
         to_x, to_weight, to_bias, to_outer, to_outer_bias = (
             None if kind is None else each.to(kind) for each, kind in zip(found, ctx.types, strict=True)
@@ -96,15 +96,16 @@ def _forth(
 
 def _back(
     above: Tensor, of_above: Tensor, x: Tensor, weight: Tensor, of_weight: Tensor, of_columns: Tensor,
-    outer: Tensor, of_outer: Tensor, of_outer_columns: Tensor,
+    outer: Tensor, of_outer: Tensor, top_of_outer: Tensor,
     z: Tensor, inverse: Tensor, of_z: Tensor, fold: Tensor, top: Tensor,
     h: Tensor, outer_both: Tensor, outer_top: Tensor, one: Tensor, name: str,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Gradients of x [m k], W₁ [n k], b₁ [n], W₂ [k n] and b₂ [k]."""
     kind = type_on(above.device)
-    outer, _ = turned(outer, of_outer, of_outer_columns[:, :1])  # [n k]
-    to_h = product(above, outer.t(), of_above, of_outer_columns, kind, quick=True)
-    dz, across, to_bias = sloped(to_h, z, inverse, fold, name)  # [m n], [n m], [n]
+    outer, _ = turned(outer, of_outer, top_of_outer)  # [n k]
+    # Scales of rows, being powers of two, are as good when the gradient of z is made: a product without is faster.
+    to_h = product(above, outer.t(), one, top_of_outer, kind, quick=True)
+    dz, across, to_bias = sloped(to_h, z, inverse, fold, of_above, name)  # [m n], [n m], [n]
     weight, _ = turned(weight, of_weight, of_columns[:, :1])  # [k n]
     to_x = product(dz, weight.t(), of_z, of_columns, kind, quick=True)
     x, _ = turned(x)  # [k m]
@@ -131,7 +132,7 @@ def _(
 @_back_as_operator.register_fake
 def _(
     above: Tensor, of_above: Tensor, x: Tensor, weight: Tensor, of_weight: Tensor, of_columns: Tensor,
-    outer: Tensor, of_outer: Tensor, of_outer_columns: Tensor,
+    outer: Tensor, of_outer: Tensor, top_of_outer: Tensor,
     z: Tensor, inverse: Tensor, of_z: Tensor, fold: Tensor, top: Tensor,
     h: Tensor, outer_both: Tensor, outer_top: Tensor, one: Tensor, name: str,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip

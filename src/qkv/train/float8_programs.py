@@ -154,12 +154,12 @@ def round_activated(
 
 @triton.jit
 def round_sloped(
-    above, z, inverses, folds, narrow, turned, sums, rows, width,
+    above, z, inverses, folds, scales, narrow, turned, sums, rows, width,
     ACTIVATION: tl.constexpr, R: tl.constexpr, N: tl.constexpr,
 ):  # fmt: skip
     """above · activation'(z) in 8 bits: by rows, each times its inverse, and by columns, each row times its fold.
 
-    And sums over the rows of each tile [rows/4R width], of what is not rounded.
+    And sums over the rows of each tile [rows/4R width], each times its scale, of what is not rounded.
     """
     tile = tl.program_id(0)
     four = tile.to(tl.int64) * R + tl.arange(0, R)
@@ -172,7 +172,7 @@ def round_sloped(
     for i in tl.static_range(4):
         wide = slope(tl.load(z + place + i * width, mask=inside, other=0.0).to(tl.float32), ACTIVATION)
         wide *= tl.load(above + place + i * width, mask=inside, other=0.0).to(tl.float32)
-        total += wide
+        total += wide * tl.load(scales + four * 4 + i, mask=there, other=0.0)[:, None]
         inverse = tl.load(inverses + four * 4 + i, mask=there, other=0.0)
         fold = tl.load(folds + four * 4 + i, mask=there, other=0.0)
         by_row = (wide * inverse[:, None]).to(tl.float8e4nv).to(tl.int8, bitcast=True)

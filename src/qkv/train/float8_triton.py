@@ -107,7 +107,9 @@ def activated(z: Tensor, inverse: Tensor, name: str) -> tuple[Tensor, Tensor]:
     return narrow, across
 
 
-def sloped(above: Tensor, z: Tensor, inverse: Tensor, fold: Tensor, name: str) -> tuple[Tensor, Tensor, Tensor]:
+def sloped(
+    above: Tensor, z: Tensor, inverse: Tensor, fold: Tensor, sums_by: Tensor, name: str
+) -> tuple[Tensor, Tensor, Tensor]:
     """As `float8_activations.sloped`, for rows that are a multiple of 4."""
     (rows, width), kind, tiles = z.shape, torch.float8_e4m3fn, triton.cdiv(z.shape[0], ACTIVATE.rows)
     narrow, across = z.new_empty(rows, width, dtype=kind), z.new_empty(width, rows, dtype=kind)
@@ -115,11 +117,14 @@ def sloped(above: Tensor, z: Tensor, inverse: Tensor, fold: Tensor, name: str) -
     launch(
         programs.round_sloped,
         (tiles, triton.cdiv(width, ACTIVATE.columns)),
-        (above.contiguous(), z.contiguous(), inverse, fold, narrow.view(torch.int8), across.view(torch.int32), sums),
+        (
+            above.contiguous(), z.contiguous(), inverse, fold, sums_by,
+            narrow.view(torch.int8), across.view(torch.int32), sums,
+        ),
         (rows, width),
         {"ACTIVATION": name, "R": ACTIVATE.rows // 4, "N": ACTIVATE.columns},
         num_warps=ACTIVATE.warps,
-    )
+    )  # fmt: skip
     return narrow, across, _added(sums)
 
 
