@@ -19,7 +19,8 @@ from qkv.models.head_choice import HeadChoice
 from qkv.models.text_model import TextModel
 from qkv.parts.linear import JoinedLinear
 from qkv.parts.recording import captured
-from qkv.train.float8 import _Linear, check_float8, float8_linear, float8_products
+from qkv.train.float8 import check_float8, float8_products
+from qkv.train.float8_maps import _Joined, _Linear, float8_joined, float8_linear
 from qkv.train.loop import train
 from qkv.train.objectives.language import LanguageLoss
 from qkv.train.optimizers import adam
@@ -97,10 +98,30 @@ def test_an_answer_has_one_name() -> None:
             y = _Linear.forward(SimpleNamespace(save_for_backward=lambda *_: None), given[0], weight, added)
         assert y.dtype is given.dtype
         assert sum(each is y for each in made.tensors) == 1
+        with Made() as made:
+            parts = _Joined.forward(
+                SimpleNamespace(save_for_backward=lambda *_: None), given[0], weight, added, (16, 48)
+            )
+        assert [sum(each is y for each in made.tensors) for y in parts] == [1, 1]
+        assert parts[0].untyped_storage().data_ptr() != parts[1].untyped_storage().data_ptr()
+
+
+def test_parts_are_those_of_the_whole() -> None:
+    x, weight, bias, above = inputs()
+    for added in (bias, None):
+        given = [each for each in (x, weight, added) if each is not None]
+        whole, sizes = float8_linear(x, weight, added), (16, 16, 32)
+        parts = float8_joined(x, weight, added, sizes)
+        torch.testing.assert_close(torch.cat(parts, -1), whole)
+        found = torch.autograd.grad(parts, given, above.split(sizes, -1))
+        for mine, theirs in zip(found, torch.autograd.grad(whole, given, above), strict=True):
+            torch.testing.assert_close(mine, theirs)
 
 
 def two(x: Tensor, first: Tensor, bias: Tensor, second: Tensor) -> Tensor:
-    return float8_linear(float8_linear(x, first, bias).tanh(), second, None)
+    one, two, three = float8_joined(x, first, bias, (16, 16, 32))
+    joined = torch.cat([one.tanh(), two, three.exp()], -1)
+    return float8_linear(joined + float8_linear(x, first, bias).tanh(), second, None)
 
 
 @pytest.mark.slow
@@ -141,6 +162,26 @@ def test_a_gpu_multiplies_the_same_numbers(way: str, m: int, k: int, n: int) -> 
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("way", ["plain", "compiled", "for all shapes"])
+@pytest.mark.parametrize("sizes", [(32, 32), (48, 16, 64)])
+def test_a_gpu_has_the_same_parts(way: str, sizes: tuple[int, ...]) -> None:
+    """Their gradients come in the order of heads, as attention gives them."""
+    x, weight, bias, above = inputs(m=272, k=96, n=sum(sizes))
+    x, above = (each.detach().bfloat16().requires_grad_() for each in (x, above))
+    expected = float8_joined(x.float(), weight, bias, sizes)
+    slopes = torch.autograd.grad(expected, (x, weight, bias), above.detach().float().split(sizes, -1))
+    there = [each.detach().cuda().requires_grad_() for each in (x, weight, bias)]
+    function = float8_joined if way == "plain" else torch.compile(float8_joined, dynamic=way != "compiled")
+    found = function(*there, sizes)
+    by_heads = [each.detach().cuda().transpose(0, 1).contiguous().transpose(0, 1) for each in above.split(sizes, -1)]
+    found_slopes = torch.autograd.grad(found, there, by_heads)
+    assert [each.dtype for each in found_slopes] == [torch.bfloat16, torch.float32, torch.float32]
+    for mine, theirs in zip((*found, *found_slopes), (*expected, *slopes), strict=True):
+        far = (mine.cpu().float() - theirs.float()).norm() / theirs.float().norm()
+        assert far < 0.005, far
+
+
+@pytest.mark.gpu
 def test_views_and_recorded_graphs_on_a_gpu() -> None:
     """Columns of a wider matrix, a gradient that is one number for all, and the same again by a record."""
     wide = torch.randn(64, 192, device="cuda", dtype=torch.bfloat16)
@@ -149,7 +190,8 @@ def test_views_and_recorded_graphs_on_a_gpu() -> None:
     def step() -> tuple[Tensor, Tensor]:
         x = wide[:, 96:].detach().requires_grad_()
         y = float8_linear(x, weight, None)
-        return y, *torch.autograd.grad(y.sum(), (x, weight))
+        # What is given back keeps nothing alive that belongs to the stream of this pass: a record has another.
+        return y.detach(), *torch.autograd.grad(y.sum(), (x, weight))
 
     expected = step()
     found = captured(step, torch.device("cuda"))()

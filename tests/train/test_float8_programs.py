@@ -5,7 +5,8 @@ import os
 import pytest
 import torch
 
-from qkv.train.float8_rows import rounded, turned
+from qkv.train.float8_activations import activated, sloped
+from qkv.train.float8_rows import rounded, rounded_side_by_side, turned
 
 pytest.importorskip("triton")
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
@@ -20,7 +21,8 @@ def small_steps(monkeypatch):
     from qkv.train import float8_triton
 
     monkeypatch.setattr(float8_triton, "AT_ONCE", 256)
-    monkeypatch.setattr(float8_triton, "TILE", 32)
+    monkeypatch.setattr(float8_triton, "TURN", float8_triton.Tile(32, 32, 4))
+    monkeypatch.setattr(float8_triton, "ACTIVATE", float8_triton.Tile(32, 64, 4))
 
 
 def same(found, expected):
@@ -82,3 +84,63 @@ def test_matrices_are_turned_as_by_torch(rows, width):
         assert (sums is None) == (expected_sums is None)
         if sums is not None:
             torch.testing.assert_close(sums.cpu(), expected_sums, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["relu", "silu", "gelu", "gelu_tanh", "gelu_quick"])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("rows", "width"), [(16, 16), (48, 80), (144, 112)])
+def test_activations_are_rounded_as_by_torch(name, kind, rows, width):
+    """What lies between two of the numbers that 8 bits have may become either, because programs approximate."""
+    from qkv.train import float8_triton
+
+    z, above = (torch.randn(rows, width).to(kind) for _ in range(2))
+    inverse, fold, sums_by = (2.0 ** torch.randint(2, 6, (rows, 1)) for _ in range(3))
+    there = [each.to(DEVICE) for each in (above, z, inverse, fold, sums_by)]
+    narrow, across = float8_triton.activated(there[1], there[2], name)
+    expected, _ = activated(z, inverse, name)
+    assert same(across, narrow.cpu().float().T)
+    assert near_enough(narrow, expected)
+    narrow, across, sums = float8_triton.sloped(*there, name)
+    expected, expected_across, expected_sums = sloped(above, z, inverse, fold, sums_by, name)
+    assert near_enough(narrow, expected)
+    assert near_enough(across, expected_across)
+    torch.testing.assert_close(sums.cpu(), expected_sums, rtol=1e-3, atol=1e-2)
+
+
+def near_enough(found, expected):
+    """Equal nearly everywhere, and nowhere further apart than one step of 8 bits. Of interpreters see `same`."""
+    found, expected = found.cpu().float(), expected.float()
+    if INTERPRETED:
+        found = torch.where((found * 2 - expected).abs() < (found - expected).abs(), found * 2, found)
+    apart = (found - expected).abs() > torch.maximum(expected.abs() / 7.5, torch.tensor(2**-8.9))
+    return bool((found == expected).float().mean() > (0.9 if INTERPRETED else 0.98)) and not bool(apart.any())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("widths", [(16, 16), (16, 48, 80), (96, 96, 96)])
+@pytest.mark.parametrize("rows", [16, 37])
+def test_matrices_are_rounded_side_by_side(kind, widths, rows):
+    from qkv.train import float8_triton
+
+    sizes = 2.0 ** torch.randint(-20, 20, (rows, 1))
+    parts = [(torch.randn(rows, width + 16) * sizes).to(kind)[:, 16:] for width in widths]  # views
+    others = 2.0 ** torch.randint(-4, 4, (rows, 1))
+    found = float8_triton.rounded_side_by_side([each.to(DEVICE) for each in parts], others.to(DEVICE))
+    expected = rounded_side_by_side(parts, others)
+    assert same(found[0], expected[0])
+    for mine, theirs in zip(found[1:], expected[1:], strict=True):
+        assert torch.equal(mine.cpu(), theirs)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("part", [0, 1, 2])
+def test_a_number_that_is_none_is_found_in_any_part(bad, part):
+    from qkv.train import float8_triton
+
+    parts = [torch.randn(5, 16) for _ in range(3)]
+    parts[part][3, 2] = bad
+    given = [each.to(DEVICE) for each in parts]
+    _, scales, both, top = float8_triton.rounded_side_by_side(given, torch.ones(5, 1, device=DEVICE))
+    for each in (scales, both):
+        assert each[:, 0].isfinite().tolist() == [True, True, True, False, True]
+    assert top.isnan()

@@ -9,6 +9,18 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from qkv.parts.activation_programs import activated, slope
+
+
+@triton.jit
+def powers(largest, strange):
+    """1 over the power of two of each row, and the power: not a number, where something in a row is strange."""
+    # 448 is 1.75 · 2⁸: a mantissa above 1.75 takes the next power. The least is 2⁻⁵⁸.
+    power = ((largest.to(tl.int32, bitcast=True) + 0x1FFFFF) & 0x7F800000) - (8 << 23)
+    power = tl.maximum(power, (127 - 58) << 23)
+    scale = tl.where(strange, float("nan"), power.to(tl.float32, bitcast=True))
+    return (0x7F000000 - power).to(tl.float32, bitcast=True), scale
+
 
 @triton.jit
 def round_rows(x, narrow, scales, rows, width, stride, R: tl.constexpr, N: tl.constexpr):
@@ -23,19 +35,62 @@ def round_rows(x, narrow, scales, rows, width, stride, R: tl.constexpr, N: tl.co
         part = tl.load(x + column, mask=there & (column < width), other=0.0).to(tl.float32)
         # What is no number compares with nothing, and must not be passed over.
         largest = tl.where(tl.abs(part) <= largest, largest, tl.where(largest == largest, tl.abs(part), largest))
-    strange = tl.max(tl.where(largest < float("inf"), 0, 1), 1) > 0
-    top = tl.max(tl.where(largest < float("inf"), largest, 0.0), 1)
-    # 448 is 1.75 · 2⁸: a mantissa above 1.75 takes the next power. The least is 2⁻⁵⁸.
-    power = ((top.to(tl.int32, bitcast=True) + 0x1FFFFF) & 0x7F800000) - (8 << 23)
-    power = tl.maximum(power, (127 - 58) << 23)
-    inverse = (0x7F000000 - power).to(tl.float32, bitcast=True)
-    scale = tl.where(strange, float("nan"), power.to(tl.float32, bitcast=True))
+    inverse, scale = powers(
+        tl.max(tl.where(largest < float("inf"), largest, 0.0), 1), tl.max(tl.where(largest < float("inf"), 0, 1), 1) > 0
+    )
     tl.store(scales + row, scale, mask=row < rows)
     for start in range(0, width, N):
         column = (start + tl.arange(0, N))[None, :]
         inside = there & (column < width)
         part = tl.load(x + column, mask=inside, other=0.0).to(tl.float32)
         tl.store(narrow + column, (part * inverse[:, None]).to(narrow.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def held_part(x, row, rows, stride, W: tl.constexpr, N: tl.constexpr):
+    """Rows [R N] of one matrix of width W, their largest finite numbers, and whether there are others."""
+    column = tl.arange(0, N)[None, :]
+    there = (row < rows)[:, None] & (column < W)
+    part = tl.load(x + row[:, None] * stride + column, mask=there, other=0.0)
+    size = tl.abs(part.to(tl.float32))
+    finite = size < float("inf")
+    return part, tl.max(tl.where(finite, size, 0.0), 1), tl.max(tl.where(finite, 0, 1), 1)
+
+
+@triton.jit
+def store_part(narrow, part, inverse, row, rows, first, width, W: tl.constexpr, N: tl.constexpr):
+    column = tl.arange(0, N)[None, :]
+    there = (row < rows)[:, None] & (column < W)
+    made = (part.to(tl.float32) * inverse[:, None]).to(tl.float8e4nv).to(tl.int8, bitcast=True)
+    tl.store(narrow + row[:, None] * width + first + column, made, mask=there)
+
+
+@triton.jit
+def round_side_by_side(
+    a, b, c, others, narrow, scales, both, top, rows, stride_a, stride_b, stride_c,
+    A: tl.constexpr, B: tl.constexpr, C: tl.constexpr, R: tl.constexpr, N: tl.constexpr,
+):  # fmt: skip
+    """R rows of three matrices, of widths A, B and C (0: none), that are held until they are written beside each other.
+
+    both: the scales times those of another matrix; top: the largest of these, by its bits.
+    """
+    row = tl.program_id(0).to(tl.int64) * R + tl.arange(0, R)
+    part_a, largest, strange = held_part(a, row, rows, stride_a, A, N)
+    part_b, largest_b, strange_b = held_part(b, row, rows, stride_b, B, N)
+    largest, strange = tl.maximum(largest, largest_b), tl.maximum(strange, strange_b)
+    if C:
+        part_c, largest_c, strange_c = held_part(c, row, rows, stride_c, C, N)
+        largest, strange = tl.maximum(largest, largest_c), tl.maximum(strange, strange_c)
+    inverse, scale = powers(largest, strange > 0)
+    store_part(narrow, part_a, inverse, row, rows, 0, A + B + C, A, N)
+    store_part(narrow, part_b, inverse, row, rows, A, A + B + C, B, N)
+    if C:
+        store_part(narrow, part_c, inverse, row, rows, A + B, A + B + C, C, N)
+    tl.store(scales + row, scale, mask=row < rows)
+    scale *= tl.load(others + row, mask=row < rows, other=0.0)
+    tl.store(both + row, scale, mask=row < rows)
+    bits = scale.to(tl.int32, bitcast=True) & 0x7FFFFFFF
+    tl.atomic_max(top, tl.max(tl.where(row < rows, bits, 0), 0))
 
 
 @triton.jit
@@ -53,21 +108,89 @@ def turn(
     tile = tl.program_id(0)
     four = tile.to(tl.int64) * R + tl.arange(0, R)
     column = tl.program_id(1) * N + tl.arange(0, N)
-    inside = (four < rows // 4)[:, None] & (column < width)[None, :]
+    there = four < rows // 4
+    inside = there[:, None] & (column < width)[None, :]
     narrow += four[:, None] * 4 * width + column[None, :]
     total = tl.zeros([R, N], tl.float32)
     together = tl.zeros([R, N], tl.int32)
+    if FOLDED:
+        over = (0x7F000000 - tl.load(top).to(tl.int32, bitcast=True)).to(tl.float32, bitcast=True)
     for i in tl.static_range(4):
         x = tl.load(narrow + i * width, mask=inside, other=0)
         if FOLDED:
             wide = x.to(tl.float8e4nv, bitcast=True).to(tl.float32)
             if SUMMED:
-                scale = tl.load(scales + four * 4 + i, mask=four < rows // 4, other=0.0)
+                scale = tl.load(scales + four * 4 + i, mask=there, other=0.0)
                 total += wide * scale[:, None]
-            factor = tl.load(factors + four * 4 + i, mask=four < rows // 4, other=0.0) / tl.load(top)
+            factor = tl.load(factors + four * 4 + i, mask=there, other=0.0) * over
             x = (wide * factor[:, None]).to(tl.float8e4nv).to(tl.int8, bitcast=True)
         together |= x.to(tl.uint8, bitcast=True).to(tl.int32) << (8 * i)
     place = turned + column.to(tl.int64)[:, None] * (rows // 4) + four[None, :]
-    tl.store(place, tl.trans(together), mask=(column < width)[:, None] & (four < rows // 4)[None, :])
+    tl.store(place, tl.trans(together), mask=(column < width)[:, None] & there[None, :])
     if SUMMED:
         tl.store(sums + tile.to(tl.int64) * width + column, tl.sum(total, 0), mask=column < width)
+
+
+@triton.jit
+def round_activated(
+    z, inverses, narrow, turned, rows, width, ACTIVATION: tl.constexpr, R: tl.constexpr, N: tl.constexpr
+):
+    """activation(z), each row times its inverse, in 8 bits by rows and by columns. Tiles are those of `turn`."""
+    four = tl.program_id(0).to(tl.int64) * R + tl.arange(0, R)
+    column = tl.program_id(1) * N + tl.arange(0, N)
+    there = four < rows // 4
+    inside = there[:, None] & (column < width)[None, :]
+    place = four[:, None] * 4 * width + column[None, :]
+    together = tl.zeros([R, N], tl.int32)
+    for i in tl.static_range(4):
+        wide = activated(tl.load(z + place + i * width, mask=inside, other=0.0).to(tl.float32), ACTIVATION)
+        inverse = tl.load(inverses + four * 4 + i, mask=there, other=0.0)
+        x = (wide * inverse[:, None]).to(tl.float8e4nv).to(tl.int8, bitcast=True)
+        tl.store(narrow + place + i * width, x, mask=inside)
+        together |= x.to(tl.uint8, bitcast=True).to(tl.int32) << (8 * i)
+    across = turned + column.to(tl.int64)[:, None] * (rows // 4) + four[None, :]
+    tl.store(across, tl.trans(together), mask=(column < width)[:, None] & there[None, :])
+
+
+@triton.jit
+def round_sloped(
+    above, z, inverses, folds, scales, narrow, turned, sums, rows, width,
+    ACTIVATION: tl.constexpr, R: tl.constexpr, N: tl.constexpr,
+):  # fmt: skip
+    """above · activation'(z) in 8 bits: by rows, each times its inverse, and by columns, each row times its fold.
+
+    And sums over the rows of each tile [rows/4R width], each times its scale, of what is not rounded.
+    """
+    tile = tl.program_id(0)
+    four = tile.to(tl.int64) * R + tl.arange(0, R)
+    column = tl.program_id(1) * N + tl.arange(0, N)
+    there = four < rows // 4
+    inside = there[:, None] & (column < width)[None, :]
+    place = four[:, None] * 4 * width + column[None, :]
+    total = tl.zeros([R, N], tl.float32)
+    together = tl.zeros([R, N], tl.int32)
+    for i in tl.static_range(4):
+        wide = slope(tl.load(z + place + i * width, mask=inside, other=0.0).to(tl.float32), ACTIVATION)
+        wide *= tl.load(above + place + i * width, mask=inside, other=0.0).to(tl.float32)
+        total += wide * tl.load(scales + four * 4 + i, mask=there, other=0.0)[:, None]
+        inverse = tl.load(inverses + four * 4 + i, mask=there, other=0.0)
+        fold = tl.load(folds + four * 4 + i, mask=there, other=0.0)
+        by_row = (wide * inverse[:, None]).to(tl.float8e4nv).to(tl.int8, bitcast=True)
+        tl.store(narrow + place + i * width, by_row, mask=inside)
+        x = (wide * fold[:, None]).to(tl.float8e4nv).to(tl.uint8, bitcast=True)
+        together |= x.to(tl.int32) << (8 * i)
+    across = turned + column.to(tl.int64)[:, None] * (rows // 4) + four[None, :]
+    tl.store(across, tl.trans(together), mask=(column < width)[:, None] & there[None, :])
+    tl.store(sums + tile.to(tl.int64) * width + column, tl.sum(total, 0), mask=column < width)
+
+
+@triton.jit
+def add_tiles(sums, total, tiles, width, T: tl.constexpr, N: tl.constexpr):
+    """total [width] of sums [tiles width], T tiles at a time, always in one order."""
+    tile, column = tl.arange(0, T), tl.program_id(0) * N + tl.arange(0, N)
+    inside = (column < width)[None, :]
+    held = tl.zeros([T, N], tl.float32)
+    for start in range(0, tiles, T):
+        there = inside & (start + tile < tiles)[:, None]
+        held += tl.load(sums + (start + tile)[:, None] * width + column[None, :], mask=there, other=0.0)
+    tl.store(total + column, tl.sum(held, 0), mask=column < width)

@@ -11,6 +11,8 @@ Shapes: m rows, k their width.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -26,15 +28,32 @@ def rounded(x: Tensor) -> tuple[Tensor, Tensor]:
 
         return float8_triton.rounded(x)
     wide = x.detach().contiguous().float()
-    largest = wide.abs().amax(-1, keepdim=True)
+    inverse, scale = powers(wide.abs().amax(-1, keepdim=True))
+    return (wide * inverse).to(NARROW), scale
+
+
+def rounded_side_by_side(parts: Sequence[Tensor], others: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Two or three matrices as if they were one: (in 8 bits [m k]; scales of rows [m 1]; these times `others` [m 1];
+    the largest of those)
+    """
+    if runs_our_own(others):
+        from qkv.train import float8_triton
+
+        return float8_triton.rounded_side_by_side(parts, others)
+    narrow, scales = rounded(torch.cat(list(parts), -1))
+    both = scales * others
+    return narrow, scales, both, both.amax()
+
+
+def powers(largest: Tensor) -> tuple[Tensor, Tensor]:
+    """(1 over the powers of two that bring numbers up to these under 448; these powers)"""
     # 448 is 1.75 · 2⁸: a mantissa above 1.75 takes the next power. All of it by bits, where nothing is approximate. The
     # least power is 2⁻⁵⁸, so that the product of two stays a normal number. (Numbers with a name would be inputs of
     # compiled code, which torch cannot share between several of these.)
     power = (((largest.view(torch.int32) + 0x1FFFFF) & 0x7F800000) - (8 << 23)).clamp(min=(127 - 58) << 23)
-    inverse = (0x7F000000 - power).view(torch.float32)
     # A number that is not finite makes its row so: the update is skipped for it.
     scale = torch.where(largest < float("inf"), power.view(torch.float32), float("nan"))
-    return (wide * inverse).to(NARROW), scale
+    return (0x7F000000 - power).view(torch.float32), scale
 
 
 def turned(
