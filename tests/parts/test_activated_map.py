@@ -31,7 +31,7 @@ def everywhere(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return ACTIVATIONS[activation](F.linear(x, linear.weight, linear.bias))
 
     monkeypatch.setattr(activated_map, "runs_our_own", lambda x: type(x) in (Tensor, nn.Parameter))
-    monkeypatch.setattr(activated_map, "has_copy_engine", _granted)
+    monkeypatch.setattr(activated_map.product, "runs_on", _granted)
     monkeypatch.setattr(activated_map, "LEAST", 1)
     monkeypatch.setattr(activated_map, "activated_map", stand_in)
     return taken
@@ -94,7 +94,7 @@ def operators(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     activated_map._both_operator.register_kernel("cpu")(both)
     activated_map._times_slope_operator.register_kernel("cpu")(times_slope)
     monkeypatch.setattr(activated_map, "runs_operators", lambda x: True)
-    monkeypatch.setattr(activated_map, "has_copy_engine", _granted)
+    monkeypatch.setattr(activated_map.product, "runs_on", _granted)
     monkeypatch.setattr(activated_map, "LEAST", 1)
     return called
 

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from qkv.parts import cuda, product
+from qkv.parts import product
 from qkv.parts.precision import narrow_type
 from qkv.parts.programs import is_itself, runs_operators, runs_our_own
 

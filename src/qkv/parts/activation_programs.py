@@ -39,3 +39,43 @@ def activated(y, ACTIVATION: tl.constexpr):
     elif ACTIVATION == "relu":
         y = tl.maximum(y, 0.0, propagate_nan=tl.PropagateNan.ALL)
     return y
+
+
+@triton.jit
+def slope(z, ACTIVATION: tl.constexpr):
+    """The derivative of the activation at z, in float32; no further than 1e-5 from it.
+
+    That of a GELU is d(a) below 0 and 1 − d(a) above, where d is an exponential of −a² times a polynomial.
+    """
+    if ACTIVATION == "gelu":
+        a = tl.minimum(tl.abs(z), 9.0, propagate_nan=tl.PropagateNan.ALL)
+        p = -0.00010079752973979339 * a + 0.0017239992739632726
+        p = p * a - 0.01144403126090765
+        p = p * a + 0.033918168395757675
+        p = p * a - 0.04950364679098129
+        p = p * a + 0.1988687664270401
+        p = p * a - 0.7977513670921326
+        p = p * a + 0.49999743700027466
+        d = p * tl.exp2(-0.5770780163555854 * a * a)  # e^(-0.4 a²)
+        s = tl.where(z > 0, 1 - d, d)
+    elif ACTIVATION == "gelu_tanh":
+        a = tl.minimum(tl.abs(z), 9.0, propagate_nan=tl.PropagateNan.ALL)
+        p = -0.0004582331166602671 * a + 0.0056281606666743755
+        p = p * a - 0.025348899886012077
+        p = p * a + 0.06558238714933395
+        p = p * a - 0.13585926592350006
+        p = p * a + 0.2518092095851898
+        p = p * a - 0.7981462478637695
+        p = p * a + 0.5000059604644775
+        d = p * tl.exp2(-0.7213475204444817 * a * a)  # e^(-0.5 a²)
+        s = tl.where(z > 0, 1 - d, d)
+    elif ACTIVATION == "gelu_quick":
+        share = 1 / (1 + tl.exp2(-2.4554669595930157 * z))
+        s = share + 1.702 * z * share * (1 - share)
+    elif ACTIVATION == "silu":
+        share = 1 / (1 + tl.exp2(-1.4426950408889634 * z))
+        s = share + z * share * (1 - share)
+    else:
+        tl.static_assert(ACTIVATION == "relu")
+        s = tl.where(z > 0, 1.0, 0.0)
+    return s

@@ -10,7 +10,7 @@ from qkv.parts.attention.kernels.launch_triton import launch
 from qkv.parts.sum_norm_triton import of_programs
 
 COLUMNS = 64  # of a program, which are of one map
-ROWS = 64  # at a time
+ROWS = 32  # at a time
 AT_ONCE = 8  # programs that a multiprocessor has
 WARPS = 4
 

@@ -20,8 +20,8 @@ class Backward(NamedTuple):
 
     numbers: int = 1024  # of a program at a time, if a row has no more
     each: int = 8  # of them that a thread holds
-    at_once: int = 6  # programs that a multiprocessor has
-    stages: int = 2  # tiles of rows on their way
+    at_once: int = 5  # programs that a multiprocessor has
+    stages: int = 3  # tiles of rows on their way
 
 
 BACKWARD = Backward()

@@ -25,7 +25,7 @@ class Tile(NamedTuple):
 
 
 TURN = Tile(128, 128, 4)  # of a program that turns
-ACTIVATE = Tile(128, 64, 8)  # of one that activates what it turns
+ACTIVATE = Tile(128, 64, 4)  # of one that activates what it turns
 
 
 def rounded(x: Tensor) -> tuple[Tensor, Tensor]:

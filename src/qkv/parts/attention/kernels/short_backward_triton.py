@@ -84,7 +84,8 @@ def back_over_rows(
 def back_steps(queries: int, wide: int) -> BackSteps:
     """Room for all queries, of which a warpgroup takes 64, and as many keys as leave their products in registers."""
     room = 64 if queries <= 64 else 128 if queries <= 128 else 256
-    return BackSteps(room, 64, 8 if room * wide > 128 * 64 else 4, 1)
+    stages = 1 if wide > 64 else 3 if room == 256 else 2
+    return BackSteps(room, 64, 8 if room * wide > 128 * 64 else 4, stages)
 
 
 def aligned(x: Tensor) -> Tensor:
