@@ -70,8 +70,8 @@ def alike(found, expected):
 @pytest.fixture
 def always(monkeypatch):
     """Decoding by records, on a CPU too, where they are no graphs but the same steps over the same buffers."""
-    monkeypatch.setattr(writing, "standing", lambda rows, most: Standing(rows))
-    monkeypatch.setattr(beam, "standing", lambda rows, most: Standing(rows))
+    monkeypatch.setattr(writing, "standing", lambda rows, most, **_: Standing(rows))
+    monkeypatch.setattr(beam, "standing", lambda rows, most, **_: Standing(rows))
     monkeypatch.setattr(fused, "find_spec", lambda name: None)
 
 
@@ -95,6 +95,32 @@ def test_a_record_writes_what_ordinary_steps_write(seed, prompts, monkeypatch):
     found = written(Standing(FromPrompts(model, prompts, most=MOST)), lines_for(prompts), TheLikeliest())
     alike(found, expected)
     assert found[0].ids == plain_greedy(model, prompts[0], MOST)
+
+
+@pytest.mark.parametrize("make", [small_gpt, small_llama, lambda: small_llama(window=3)])
+def test_a_text_that_stands_alone_is_read_by_the_record_of_an_earlier_one(make, monkeypatch, done_once):
+    monkeypatch.setattr(fused, "find_spec", lambda name: None)
+    monkeypatch.setattr(recording, "READ", 4)
+    read = []
+    monkeypatch.setattr(recording.Reading, "logits_after", noted(recording.Reading.logits_after, read))
+    model = make()
+    for prompt in ([3, 1, 4, 1, 5], [2, 7], [9], [1, 8, 2, 8, 1, 8], [5, 5, 5, 5], [3, 1, 4, 1, 6]):
+        expected = written(FromPrompts(model, [prompt], most=MOST), lines_for([prompt]), TheLikeliest())
+        found = written(
+            Standing(FromPrompts(model, [prompt], most=MOST), alone=True), lines_for([prompt]), TheLikeliest()
+        )
+        alike(found, expected)
+    assert read == [4, 4, 8, 4, 8]
+
+
+def noted(read, slots):
+    """The same, with a note of the slots that it takes."""
+
+    def wrapped(reading, text):
+        slots.append(reading.ids.shape[1])
+        return read(reading, text)
+
+    return wrapped
 
 
 def test_rows_may_end_one_by_one(always):
@@ -158,8 +184,8 @@ def test_models_that_read_a_source(make, always, done_once, monkeypatch):
         return [each.ids for each in one], [[each.ids for each in row] for row in many]
 
     by_records = both()
-    monkeypatch.setattr(writing, "standing", lambda rows, most: rows)
-    monkeypatch.setattr(beam, "standing", lambda rows, most: rows)
+    monkeypatch.setattr(writing, "standing", lambda rows, most, **_: rows)
+    monkeypatch.setattr(beam, "standing", lambda rows, most, **_: rows)
     assert both() == by_records
 
 

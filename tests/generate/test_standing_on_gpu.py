@@ -35,7 +35,7 @@ def ordinary(monkeypatch):
     def call(function):
         with monkeypatch.context() as patch:
             for module in (writing, beam):
-                patch.setattr(module, "standing", lambda rows, most: rows)
+                patch.setattr(module, "standing", lambda rows, most, **_: rows)
             return function()
 
     return call

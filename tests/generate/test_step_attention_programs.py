@@ -91,7 +91,7 @@ def test_beams_that_share_a_memory(monkeypatch):
     model = reader_of(DEVICE)
     source, lengths = (each.to(DEVICE) for each in sources([5, 3], vocabulary=101))
     found = []
-    for wrap in (lambda rows, most: rows, lambda rows, most: Standing(rows)):
+    for wrap in (lambda rows, most, **_: rows, lambda rows, most, **_: Standing(rows)):
         monkeypatch.setattr(beam, "standing", wrap)
         limit = LengthLimit(0.0, MOST)
         found.append(beam_search(model, source, lengths, start=START, end=END, beams=3, best=2, limit=limit))

@@ -50,6 +50,10 @@ class Continuation(ABC):
         """What has been read, for those who would go on from there in their own way; None: nobody can."""
         return None
 
+    def only_text(self) -> list[int] | None:
+        """All that stands before, where that is one text and has not been read yet; None: else."""
+        return None
+
     def close(self) -> None:  # noqa: B027 (most hold nothing that others wait for)
         """Nothing more is asked of these rows."""
 
@@ -166,6 +170,10 @@ class FromPrompts(Continuation):
         self._lengths = torch.zeros(0, dtype=torch.long)  # [r] real tokens of each row
         self._seen: Tensor | None = None  # [r s] all ids in the cache, kept where they may have to be read again
         self._padded = False
+
+    def only_text(self) -> list[int] | None:
+        alone = len(self._texts) == 1 and self.slide is None and self.length == 0
+        return self._texts[0] if alone else None
 
     @property
     def length(self) -> int:

@@ -15,12 +15,13 @@ from qkv.generate.continuation import Standpoint
 from qkv.generate.fused import Plan, plan_of
 from qkv.models.sequence_to_sequence import EncoderDecoder, Memory
 from qkv.models.text_model import TextModel
-from qkv.parts.attention.standing import StandingCache
+from qkv.parts.attention.standing import FromTheStart, StandingCache
 from qkv.parts.attention.visibility import NotPadding, Tokens
 from qkv.parts.precision import widened
 from qkv.parts.recording import recorded
 
 ROUND = 16  # tokens that a device writes before the host looks at them
+READ = 32  # a text is read in a multiple of so many slots
 AHEAD = 2  # rounds under way: one is looked at while the next is written
 
 
@@ -62,6 +63,19 @@ class Recording:
         self.weights = weights_of(model)
         self.step = recorded(lambda: self._step(model), device)
         self._reorder: Callable[[], None] | None = None
+        self._reads: dict[int, Reading] = {}  # by their slots
+
+    def read(self, model: nn.Module, text: list[int]) -> Tensor:
+        """Begin with a text, in a record of one row; the logits of what comes next. [1 v]"""
+        assert isinstance(model, TextModel)
+        slots = min(-(-len(text) // READ) * READ, self.shape.capacity)
+        if slots not in self._reads:
+            self._reads[slots] = Reading(model, self.cache, slots)
+        self.cache.begin_at(len(text))
+        self.positions.fill_(len(text))
+        self.first.zero_()
+        self.forbidden.zero_()
+        return self._reads[slots].logits_after(text)
 
     def fill(self, start: Standpoint) -> None:
         """Begin from there."""
@@ -116,6 +130,30 @@ class Recording:
         self.cache.reorder(self.order)
         self.positions.copy_(self.positions[self.order])
         self.first.copy_(self.first[self.order])
+
+
+class Reading:
+    """How a text of one row is read: filled up to so many slots behind its end, which nothing before it sees."""
+
+    def __init__(self, model: TextModel, cache: StandingCache, slots: int) -> None:
+        device = cache.place.device
+        self.ids = torch.zeros(1, slots, dtype=torch.long, device=device)
+        self.last = torch.zeros(1, dtype=torch.long, device=device)
+        self.logits: Tensor | None = None
+        self.model, self.rooms = model, FromTheStart(cache)
+        self.read = recorded(self._read, device)
+
+    def logits_after(self, text: list[int]) -> Tensor:
+        self.ids[0, : len(text)] = torch.tensor(text)
+        self.last.fill_(len(text) - 1)
+        self.read()
+        assert self.logits is not None
+        return self.logits
+
+    def _read(self) -> None:
+        tokens = Tokens(self.ids.shape[1])
+        states = self.model.states(self.ids, self.model.context(self.ids, tokens=tokens, cache=self.rooms))
+        self.logits = self.model.head(states.index_select(1, self.last))[:, 0]
 
 
 def next_logits(

@@ -36,16 +36,20 @@ KNOWN = {
 FEWEST = 16  # tokens to be written from which on recording a step is worth its time
 SLOTS = 64  # records are for a multiple of so many slots, and serve all that need fewer
 SOURCES = 8  # and for a multiple of so many sources, from this number on
+LONGEST_READ = 256  # tokens of a text up to which a GPU waits for the host that reads it
 KEPT = 4  # records of a model; each holds a cache
 
 _records: WeakKeyDictionary[nn.Module, OrderedDict[Shape, Recording]] = WeakKeyDictionary()
 
 
-def standing(rows: Continuation, most: int) -> Continuation:
-    """The same rows, carried on by a recorded step where that is possible and worth its time."""
+def standing(rows: Continuation, most: int, *, alone: bool = False) -> Continuation:
+    """The same rows, carried on by a recorded step where that is possible and worth its time.
+
+    `alone`: there is one, and no other will begin as it does.
+    """
     if rows.device.type != "cuda" or most < FEWEST or why_not(rows.model) is not None:
         return rows
-    return Standing(rows)
+    return Standing(rows, alone=alone)
 
 
 def why_not(model: nn.Module) -> str | None:
@@ -69,10 +73,12 @@ def why_not(model: nn.Module) -> str | None:
 class Standing(Continuation):
     """`rows` first; from the first single token on, a record that holds a place for each of them.
 
-    Rows that leave keep their places, where they are carried on for nothing: a record of fewer rows would cost more.
+    A text that stands alone is read by a record too, if there is one from earlier and it is not long. Rows that leave
+    keep their places, where they are carried on for nothing: a record of fewer rows would cost more.
     """
 
-    def __init__(self, rows: Continuation) -> None:
+    def __init__(self, rows: Continuation, *, alone: bool = False) -> None:
+        self.alone = alone
         self.rows: Continuation | None = rows  # until the record has taken over all that they have read
         self.model = rows.model
         self.vocabulary, self.device = rows.vocabulary, rows.device
@@ -81,7 +87,13 @@ class Standing(Continuation):
 
     def begin(self) -> Tensor:
         assert self.rows is not None
-        return self.rows.begin()
+        text = self.rows.only_text() if self.alone else None
+        start = None if text is None or len(text) > LONGEST_READ else self.rows.standpoint()
+        record = None if start is None else _kept(start, shape_of(start, 1))
+        if text is None or record is None:
+            return self.rows.begin()
+        self._record, self._places, self.rows = record, [0], None
+        return record.read(self.model, text)
 
     def advance(self, tokens: Tensor) -> Tensor:
         record = self._recorded(tokens)
@@ -132,7 +144,7 @@ class Standing(Continuation):
     def close(self) -> None:
         """Others may use the record from now on."""
         record, self._record = self._record, None
-        if record is not None and self.device.type == "cuda":
+        if record is not None:
             kept = _records.setdefault(self.model, OrderedDict())
             kept[record.shape] = record
             while len(kept) > KEPT:
@@ -189,8 +201,11 @@ def _rounded(number: int, step: int) -> int:
 
 def _taken(start: Standpoint, shape: Shape) -> Recording:
     """A record nobody uses, kept from earlier or made now."""
-    kept = _records.get(start.model, OrderedDict())
-    record = kept.pop(shape, None)
-    if record is None or record.weights != weights_of(start.model):
-        record = Recording(start.model, start, shape)
-    return record
+    record = _kept(start, shape)
+    return Recording(start.model, start, shape) if record is None else record
+
+
+def _kept(start: Standpoint, shape: Shape) -> Recording | None:
+    """A record nobody uses, kept from earlier."""
+    record = _records.get(start.model, OrderedDict()).pop(shape, None)
+    return record if record is not None and record.weights == weights_of(start.model) else None

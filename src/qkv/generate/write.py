@@ -37,7 +37,7 @@ def write(
     """
     if not lines:
         return
-    continuation = standing(continuation, max(line.limit for line in lines))
+    continuation = standing(continuation, max(line.limit for line in lines), alone=len(lines) == 1)
     try:
         yield from _written(continuation, lines, chooser, shapers, alternatives, forbidden, note_shaped)
     finally:

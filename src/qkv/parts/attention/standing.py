@@ -53,8 +53,7 @@ class StandingCache(Cache):
     def fill(self, cache: PreallocatedCache, memory: Tokens | None = None) -> None:
         """Take over what a cache holds; rows that are too many here stand for nothing."""
         length, documents = cache.length, cache.documents
-        self.place.fill_(length)
-        self.real.zero_()
+        self.begin_at(length)
         given: list[Tensor] = []
         taken: list[Tensor] = []
         for owner, rooms in cache.rooms():
@@ -66,15 +65,22 @@ class StandingCache(Cache):
                 taken.append(mine[: len(theirs), :, : theirs.shape[2]])
                 given.append(theirs)
         torch._foreach_copy_(taken, given)
-        rows = len(given[0])
-        self.real[:, :length] = 1  # so that rows which stand for nothing see something, which is no number otherwise
         if documents is not None:
-            self.real[:rows, :length] = documents
+            self.real[: len(documents), :length] = documents
         if memory is not None:
             self.memory_real.zero_()
             self.memory_real[:, : memory.size] = 1
             if memory.documents is not None:
                 self.memory_real[: len(memory.documents), : memory.size] = memory.documents
+
+    def begin_at(self, length: int) -> None:
+        """The first slots of every row hold what counts, from now on, and others nothing.
+
+        Also of rows that stand for nothing: a row that saw nothing would have no number for an answer.
+        """
+        self.place.fill_(length)
+        self.real.zero_()
+        self.real[:, :length] = 1
 
     def begin_step(self) -> None:
         """The slot of the next token counts from now on."""
@@ -113,6 +119,25 @@ class StandingCache(Cache):
 
     def truncate(self, length: int) -> None:
         raise QkvError("A standing cache only goes forward.")
+
+
+class FromTheStart(Cache):
+    """Given to a model that reads the first tokens of all rows: keys and values go to their rooms' first slots."""
+
+    def __init__(self, into: StandingCache) -> None:
+        super().__init__()
+        self.into = into
+
+    def extend(self, owner: nn.Module, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        for room, new in zip(self.into.room(owner), (k, v), strict=True):
+            room[:, :, : new.shape[2]] = new
+        return k, v
+
+    def keys(self, new: Tokens) -> Tokens:
+        return new
+
+    def advance(self, new: Tokens) -> None:
+        """Whoever reads says how much of it counts: see `begin_at`."""
 
 
 def _zeros(example: Tensor, rows: int, slots: int) -> Tensor:
