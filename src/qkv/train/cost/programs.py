@@ -24,6 +24,7 @@ from qkv.train.cost.operators import TYPES, AttentionShape, Work, as_tuple
 Note = Callable[[Work], None]
 _FOLDERS = (kernels, objectives)
 _FILES = ("_programs", "_triton")
+_MODULES = ("triton.language", "triton.tools", "triton.tools.tensor_descriptor")  # of Triton's that our files name
 
 
 @contextmanager
@@ -48,9 +49,10 @@ def programs_noted(note: Note) -> Iterator[None]:
 @contextmanager
 def _pretended_triton(note: Note) -> Iterator[None]:
     """For as long as our own files are read: torch must not find it."""
-    before = {name: sys.modules.get(name) for name in ("triton", "triton.language")}
     triton = _Triton(note)
-    sys.modules |= {"triton": triton, "triton.language": triton.language}
+    pretended = {"triton": triton, **{name: _Anything(name) for name in _MODULES}}
+    before = {name: sys.modules.get(name) for name in pretended}
+    sys.modules |= pretended
     try:
         yield
     finally:
@@ -87,7 +89,6 @@ class _Anything(ModuleType):
 class _Triton(_Anything):
     def __init__(self, note: Note) -> None:
         super().__init__("triton")
-        self.language = _Anything("triton.language")
         self.note = note
 
     def jit(self, function: Any = None, **_: Any) -> Any:
