@@ -9,12 +9,17 @@
 // Units are what the ring holds in a slot: four pieces of rows of a matrix, or some slots of keys and of values. One
 // warp takes a unit, by its number. Everyone counts units in the same order: qkv, attention, out, inner, outer of each layer, head.
 //
-// What blocks tell each other lies in global memory: the stream x in float32 [ROWS WIDTH], the rest as narrow as the
-// weights. It is read past L1, which does not know what others wrote. Weights are bfloat16.
+// What blocks tell each other are words in global memory: a number in float32 whose lowest 8 bits say when it was told.
+// Who needs a number asks for its word until it is of now. So there is no fence and no counter: it takes the time of a
+// store and a load. A word always becomes visible whole; that is all that is asked of the memory. Words are told anew in
+// each layer and are no number of older layers, so those 8 bits only tell this layer from the one before. Nobody tells
+// a word anew before all have read it: each block tells some of both streams, `behind_out` and `behind_outer`, in each
+// layer, after it has read all that it reads of that half of the layer, and each of a word's tellers has seen, itself
+// or through others, all of the stream of the half before. Weights are bfloat16.
 //
 // Given by #define: ROWS WIDTH HEADS GROUPS HEAD_WIDTH HIDDEN VOCABULARY LAYERS BLOCKS; WIDTH_PIECES
 // ATTENDED_PIECES HIDDEN_PIECES (of a row of each width); STAGE (bytes of a slot) STAGES KEPT (slots of a cache in a unit) SHARES (of
-// a head's slots) WARPS; RMS GATED ACTIVATION ROTARY PLACED GAP_FROM GAP_TO; TIMED (0, or 1 + the block that notes when
+// a head's slots) LEAST (slots of a share, where there are several) UNDER_WAY (copies of a block) WARPS; RMS GATED ACTIVATION ROTARY PLACED GAP_FROM GAP_TO; TIMED (0, or 1 + the block that notes when
 // it does what).
 
 typedef unsigned char u8;
@@ -27,12 +32,22 @@ constexpr u32 PATIENCE = 1u << 24;  // polls after which something has gone wron
 constexpr int THREADS = 32 * WARPS;  // that do arithmetic
 constexpr int TAKERS = STAGES < WARPS ? STAGES : WARPS;  // warps that take units; see `first_of_mine`
 constexpr int TALL = 4;              // pieces of rows in a unit
-constexpr int FAR = 32;              // numbers between two counters: each in a line of its own
 constexpr int ATTENDED = HEADS * HEAD_WIDTH, QKV = (HEADS + 2 * GROUPS) * HEAD_WIDTH;
 constexpr int LINES = ROWS * HEADS;
 constexpr int SIDES = GATED ? 2 : 1;  // rows of a matrix for an output of the inner map
 constexpr int WIDE = (WIDTH / 8 + 31) / 32 * 256;  // room of a row of WIDTH numbers in float32, see `placed`
 constexpr int EACH = (WIDTH / 4 + THREADS - 1) / THREADS;  // fours of a row that a thread reads
+constexpr int MINE = (WIDTH + BLOCKS - 1) / BLOCKS;        // numbers of a row of the stream that a block adds to
+constexpr int RECORD = HEAD_WIDTH + 4;  // words of a share: what it attended to, its highest score, its sum
+
+// Where words lie; each part begins in a line of its own.
+constexpr int lined(int words) { return (words + 31) / 32 * 32; }
+constexpr int BEHIND_OUT = 0, BEHIND_OUTER = BEHIND_OUT + lined(ROWS * WIDTH);  // the stream
+constexpr int PROJECTED = BEHIND_OUTER + lined(ROWS * WIDTH), PARTS = PROJECTED + lined(ROWS * QKV);
+constexpr int ACTIVE = PARTS + lined(LINES * SHARES * RECORD);  // hidden units
+
+static_assert(WIDTH >= BLOCKS, "each block tells some of the stream");
+static_assert(LEAST >= SHARES, "no share is empty");
 
 // What the table of pointers holds of a layer; behind the last, GAIN to MAP_BIAS are of the head.
 enum {
@@ -95,41 +110,31 @@ __device__ __forceinline__ void fetch(const void* p) { asm volatile("prefetch.gl
 
 __device__ __forceinline__ void together() { asm volatile("bar.sync 1, %0;" ::"n"(THREADS) : "memory"); }
 
-__device__ __forceinline__ uint4 fresh16(const void* p) {
-    uint4 v;
-    asm volatile("ld.global.cg.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-                 : "l"(p)
+// Words that others tell. `if_so`: without a branch, so that many are asked for before the first is there.
+__device__ __forceinline__ void ask(uint4& v, const u32* p, bool if_so) {
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.ne.u32 p, %5, 0;\n@p ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];\n}\n"
+        : "+r"(v.x), "+r"(v.y), "+r"(v.z), "+r"(v.w)
+        : "l"(p), "r"((u32)if_so)
+        : "memory");
+}
+
+__device__ __forceinline__ void ask(uint2& v, const u32* p, bool if_so) {
+    asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p, %3, 0;\n@p ld.relaxed.gpu.global.v2.u32 {%0, %1}, [%2];\n}\n"
+                 : "+r"(v.x), "+r"(v.y)
+                 : "l"(p), "r"((u32)if_so)
                  : "memory");
-    return v;
 }
 
-__device__ __forceinline__ u32 fresh4(const void* p) {
-    u32 v;
-    asm volatile("ld.global.cg.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
-    return v;
+__device__ __forceinline__ void ask(u32& v, const u32* p, bool if_so) {
+    asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p, %2, 0;\n@p ld.relaxed.gpu.global.u32 %0, [%1];\n}\n"
+                 : "+r"(v)
+                 : "l"(p), "r"((u32)if_so)
+                 : "memory");
 }
 
-__device__ __forceinline__ u16 fresh2(const void* p) {
-    u16 v;
-    asm volatile("ld.global.cg.u16 %0, [%1];" : "=h"(v) : "l"(p) : "memory");
-    return v;
-}
-
-__device__ __forceinline__ u32 acquired(const u32* p) {
-    u32 v;
-    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
-    return v;
-}
-
-__device__ __forceinline__ void release_one(u32* p) {
-    asm volatile("fence.acq_rel.gpu;\nred.relaxed.gpu.global.add.u32 [%0], 1;" ::"l"(p) : "memory");
-}
-
-__device__ __forceinline__ u32 one_more(u32* p) {
-    u32 v;
-    asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;" : "=r"(v) : "l"(p) : "memory");
-    return v;
+__device__ __forceinline__ void put(u32* p, u32 word) {
+    asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(p), "r"(word) : "memory");
 }
 
 __device__ __forceinline__ u32 narrowed(float low, float high) {
@@ -150,6 +155,7 @@ __device__ __forceinline__ float low(u32 pair) { return __uint_as_float(pair << 
 __device__ __forceinline__ float high(u32 pair) { return __uint_as_float(pair & 0xffff0000u); }
 __device__ __forceinline__ float widened(u16 v) { return __uint_as_float((u32)v << 16); }
 __device__ __forceinline__ u16 narrowed(float v) { return (u16)narrowed(v, 0.0f); }
+__device__ __forceinline__ float rounded(float v) { return widened(narrowed(v)); }
 __device__ __forceinline__ float exponential(float x) { return power_of_2(x * 1.4426950408889634f); }
 
 __device__ __forceinline__ void widen(uint4 v, float* to) {
@@ -158,6 +164,22 @@ __device__ __forceinline__ void widen(uint4 v, float* to) {
 }
 
 __device__ __forceinline__ float4 widened(uint2 v) { return make_float4(low(v.x), high(v.x), low(v.y), high(v.y)); }
+
+// A number as words hold it, with 16 bits of its fraction's 24
+__device__ __forceinline__ u32 shortened(float v) {
+    u32 bits = __float_as_uint(v);
+    return v == v ? (bits + 127u + (bits >> 8 & 1u)) & ~255u : 0x7fc00000u;
+}
+
+__device__ __forceinline__ float number_of(u32 word) { return __uint_as_float(word & ~255u); }
+__device__ __forceinline__ float4 numbers_of(uint4 v) {
+    return make_float4(number_of(v.x), number_of(v.y), number_of(v.z), number_of(v.w));
+}
+
+// Four words whose numbers are bfloat16
+__device__ __forceinline__ uint2 pairs_of(uint4 v) {
+    return make_uint2(v.x >> 16 | (v.y & 0xffff0000u), v.z >> 16 | (v.w & 0xffff0000u));
+}
 
 enum { NONE, GELU, GELU_TANH, GELU_QUICK, SILU, RELU };
 
@@ -200,12 +222,15 @@ struct Outputs {
     int first, count;
 };
 
-// Of a map's outputs, those of this block. Who has one more than others changes from map to map.
-__device__ __forceinline__ Outputs outputs_of(int all, int map) {
-    u32 me = (blockIdx.x + map * 37u) % BLOCKS;
+// Of a map's outputs, those of this block. Who has one more than others is not the same in all maps; but whoever adds
+// to a number of the stream keeps it, so both maps that do have one `turn`.
+__device__ __forceinline__ Outputs outputs_of(int all, u32 turn) {
+    u32 me = (blockIdx.x + turn) % BLOCKS;
     int first = (u32)all * me / BLOCKS;
     return {first, (int)((u32)all * (me + 1) / BLOCKS) - first};
 }
+
+__device__ __forceinline__ u32 turn_of(int map) { return map % 2 == 0 ? map * 37u : 0u; }
 
 __device__ __forceinline__ int units_of(int rows, int pieces) { return (rows + TALL - 1) / TALL * pieces; }
 
@@ -214,22 +239,15 @@ struct Share {
     bool any;
 };
 
-__device__ __forceinline__ int slots_of_share(int position) {
-    int each = (position + SHARES - 1) / SHARES;
-    return each < KEPT ? KEPT : each;
-}
-
-__device__ __forceinline__ int shares_of(int position) {
-    int each = slots_of_share(position);
-    return position == 0 ? 1 : (position + each - 1) / each;
-}
+__device__ __forceinline__ int shares_of(int position) { return max(1, min(SHARES, (position + LEAST - 1) / LEAST)); }
 
 __device__ __forceinline__ Share share_of(int task, const int* positions, const int* firsts) {
     Share s;
     s.line = task % LINES, s.number = task / LINES, s.row = s.line / HEADS;
     s.group = s.line % HEADS / (HEADS / GROUPS);
-    int position = positions[s.row], each = slots_of_share(position), before = s.number * each;
-    s.any = s.number == 0 || before < position;
+    int position = positions[s.row], shares = shares_of(position), each = (position + shares - 1) / shares;
+    int before = s.number * each;
+    s.any = s.number < shares;
     s.begin = firsts[s.row] + before;
     s.count = s.any ? min(each, position - before) : 0;
     return s;
@@ -240,14 +258,16 @@ __device__ __forceinline__ Share share_of(int task, const int* positions, const 
 struct Block {
     u8* ring;      // [STAGES STAGE]
     u8* x;         // what a map is applied to: float32 as `placed`, or bfloat16 as it is
-    u8* scratch;   // sums of a map [rows pieces ROWS], or what warps have attended to
-    float* moment; // [2 WARPS ROWS]
+    u8* scratch;   // sums of a map [rows pieces ROWS]
+    float* read;   // what warps have attended to [WARPS HEAD_WIDTH + 2]
+    float2* moment;  // [ROWS WARPS]
+    float* own;      // of the stream, what this block adds to [ROWS MINE]
     const i64* table;                // [LAYERS + 1, COLUMNS]
     const int *positions, *firsts;   // [ROWS]
     u64 *full, *empty;               // [STAGES]
     int unit, warp, lane, thread, capacity;
-    u32* counters;
-    int met;  // meetings of all blocks so far
+    u32* words;
+    u32 now;  // which words are of this layer
 #if TIMED
     i64* stamps;
     i64 idle;
@@ -295,12 +315,23 @@ struct Block {
         if (lane == 0) arrive(empty + number % STAGES);
     }
 
-    // Meetings: all of a block's threads have written before it says so, and read after all blocks have.
+    // Words that this block tells, and those it waits for
 
-    __device__ __forceinline__ void tell_others() {
-        together();
-        if (thread == 0) release_one(counters + met * FAR);
-        met++;
+    __device__ __forceinline__ void tell(int word, float v) { put(words + word, shortened(v) | now); }
+
+    __device__ __forceinline__ bool is_of_now(u32 v) { return ((v ^ now) & 255u) == 0; }
+    __device__ __forceinline__ bool is_of_now(uint2 v) { return (((v.x ^ now) | (v.y ^ now)) & 255u) == 0; }
+    __device__ __forceinline__ bool is_of_now(uint4 v) {
+        return (((v.x ^ now) | (v.y ^ now) | (v.z ^ now) | (v.w ^ now)) & 255u) == 0;
+    }
+
+    template <class Words>
+    __device__ __forceinline__ void await(Words& v, const u32* p) {
+        for (u32 polls = 0; !is_of_now(v); ask(v, p, true))
+            if (++polls == PATIENCE) __trap();
+    }
+
+    __device__ __forceinline__ void end_phase() {
         stamp(5);
 #if TIMED
         if (blockIdx.x == TIMED - 1 && thread == 0) stamps[phase * 8 + 6] = idle;
@@ -308,28 +339,20 @@ struct Block {
 #endif
     }
 
-    __device__ __forceinline__ void await_others() {
-        stamp(0);
-        if (met > 0) {
-            if (thread == 0)
-                for (u32 polls = 0; acquired(counters + (met - 1) * FAR) < BLOCKS;)
-                    if (++polls == PATIENCE) __trap();
-            together();
-        }
-        stamp(1);
-    }
-
     // What fills the ring ------------------------------------------------------------------------------------------
 
     __device__ __forceinline__ void begin_unit(u32 bytes) {
         wait(empty + unit % STAGES, unit / STAGES + 1);
+        // Few copies at a time: what blocks tell each other waits in the same queues.
+        int earlier = unit - UNDER_WAY;
+        if (earlier >= 0) wait(full + earlier % STAGES, earlier / STAGES);
         expect(full + unit % STAGES, bytes);
     }
 
     template <int K, int PIECES, int SIDE>
     __device__ __forceinline__ void fill_map(const u16* w, int all, int map, u64 policy) {
         constexpr int PIECE = K / PIECES * 2;  // bytes
-        Outputs mine = outputs_of(all, map);
+        Outputs mine = outputs_of(all, turn_of(map));
         int rows = mine.count * SIDE, units = units_of(rows, PIECES);
         for (int i = 0; i < units; i++, unit++) {
             int from = i / PIECES * TALL, count = min(TALL, rows - from), piece = i % PIECES;
@@ -390,31 +413,30 @@ struct Block {
 
     // What maps are applied to -------------------------------------------------------------------------------------
 
-    // Sums over all threads, of each row; `which` of two places: those before may still be read.
-    __device__ __forceinline__ void sum_all(float (&v)[ROWS], int which) {
-        float* mine = moment + which * WARPS * ROWS;
-#pragma unroll
-        for (int r = 0; r < ROWS; r++) {
-#pragma unroll
-            for (int far = 16; far > 0; far /= 2) v[r] += __shfl_xor_sync(~0u, v[r], far);
-            if (lane == 0) mine[r * WARPS + warp] = v[r];
+    // Numbers of a row that the threads of a warp have
+    __device__ static constexpr int numbers_with(int warp) {
+        int found = 0;
+        for (int e = 0; e < EACH; e++) {
+            int left = WIDTH / 4 - e * THREADS - warp * 32;
+            found += left < 0 ? 0 : left > 32 ? 128 : left * 4;
         }
-        together();
-#pragma unroll
-        for (int r = 0; r < ROWS; r++) {
-            v[r] = 0.0f;
-#pragma unroll
-            for (int w = 0; w < WARPS; w++) v[r] += mine[r * WARPS + w];
-        }
+        return found;
     }
 
-    // x = scale · norm(stream); `read` gives a row's numbers from 4 i on.
-    template <class Read>
-    __device__ __forceinline__ void norm(int layer, int gain_at, float epsilon, float scale, Read read) {
+    __device__ __forceinline__ float sum_of_warp(float v) {
+#pragma unroll
+        for (int far = 16; far > 0; far /= 2) v += __shfl_xor_sync(~0u, v, far);
+        return v;
+    }
+
+    // x = scale · norm(stream); `begin` asks for what `read` gives: a row's numbers from 4 i on.
+    template <class Begin, class Read>
+    __device__ __forceinline__ void norm(int layer, int gain_at, float epsilon, float scale, Begin begin, Read read) {
         const uint2 *gains = of<uint2>(layer, gain_at), *shifts = of<uint2>(layer, gain_at + 1);
         uint2 gain[EACH], shift[EACH];
+        uint4 asked[ROWS][EACH];
         float4 v[ROWS][EACH];
-        float total[ROWS], square[ROWS];
+        stamp(0);
 #pragma unroll
         for (int e = 0; e < EACH; e++) {
             int i = e * THREADS + thread;
@@ -424,44 +446,60 @@ struct Block {
                 if (shifts != nullptr) shift[e] = shifts[i];
             }
         }
-        await_others();
-#pragma unroll
-        for (int r = 0; r < ROWS; r++) {
-            total[r] = square[r] = 0.0f;
-#pragma unroll
-            for (int e = 0; e < EACH; e++) {
-                int i = e * THREADS + thread;
-                v[r][e] = i < WIDTH / 4 ? read(r, i) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-            }
-        }
-        if (!RMS) {
-#pragma unroll
-            for (int r = 0; r < ROWS; r++)
-#pragma unroll
-                for (int e = 0; e < EACH; e++) total[r] += (v[r][e].x + v[r][e].y) + (v[r][e].z + v[r][e].w);
-            sum_all(total, 0);
-        }
 #pragma unroll
         for (int r = 0; r < ROWS; r++)
 #pragma unroll
-            for (int e = 0; e < EACH; e++)
-                if (e * THREADS + thread < WIDTH / 4) {
-                    float mean = total[r] * (1.0f / WIDTH);
-                    float4& a = v[r][e];
-                    a.x -= mean, a.y -= mean, a.z -= mean, a.w -= mean;
-                    square[r] += (a.x * a.x + a.y * a.y) + (a.z * a.z + a.w * a.w);
-                }
-        sum_all(square, 1);
+            for (int e = 0; e < EACH; e++) begin(r, e * THREADS + thread, asked[r][e]);
+#pragma unroll
+        for (int r = 0; r < ROWS; r++)
+#pragma unroll
+            for (int e = 0; e < EACH; e++) {
+                int i = e * THREADS + thread;
+                v[r][e] = i < WIDTH / 4 ? read(r, i, asked[r][e]) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+            }
+        stamp(1);
+        // Each warp has a mean and squares around it; together they are those of all, at the cost of one barrier.
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
-            float rate = rsqrtf(square[r] * (1.0f / WIDTH) + epsilon);
+            float total = 0.0f, square = 0.0f, mean = 0.0f;
+            if (!RMS) {
+#pragma unroll
+                for (int e = 0; e < EACH; e++) total += (v[r][e].x + v[r][e].y) + (v[r][e].z + v[r][e].w);
+                mean = sum_of_warp(total) / max(1, numbers_with(warp));
+            }
+#pragma unroll
+            for (int e = 0; e < EACH; e++)
+                if (e * THREADS + thread < WIDTH / 4) {
+                    float4 a = v[r][e];
+                    a.x -= mean, a.y -= mean, a.z -= mean, a.w -= mean;
+                    square += (a.x * a.x + a.y * a.y) + (a.z * a.z + a.w * a.w);
+                }
+            square = sum_of_warp(square);
+            if (lane == 0) moment[r * WARPS + warp] = make_float2(mean, square);
+        }
+        together();
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) {
+            float mean = 0.0f, square = 0.0f;
+            float2 of_warp[WARPS];
+#pragma unroll
+            for (int w = 0; w < WARPS; w++) {
+                of_warp[w] = moment[r * WARPS + w];
+                mean += of_warp[w].x * (numbers_with(w) * (1.0f / WIDTH));
+            }
+#pragma unroll
+            for (int w = 0; w < WARPS; w++) {
+                float off = of_warp[w].x - mean;
+                square += of_warp[w].y + off * off * numbers_with(w);
+            }
+            float rate = rsqrtf(square * (1.0f / WIDTH) + epsilon);
 #pragma unroll
             for (int e = 0; e < EACH; e++) {
                 int i = e * THREADS + thread;
                 if (i >= WIDTH / 4) continue;
                 float4 a = v[r][e], g = widened(gain[e]), s = widened(shift[e]);
-                a.x = (a.x * rate * g.x + s.x) * scale, a.y = (a.y * rate * g.y + s.y) * scale;
-                a.z = (a.z * rate * g.z + s.z) * scale, a.w = (a.w * rate * g.w + s.w) * scale;
+                a.x = ((a.x - mean) * rate * g.x + s.x) * scale, a.y = ((a.y - mean) * rate * g.y + s.y) * scale;
+                a.z = ((a.z - mean) * rate * g.z + s.z) * scale, a.w = ((a.w - mean) * rate * g.w + s.w) * scale;
                 ((float4*)x)[r * (WIDE / 4) + placed(i / 2, i % 2)] = a;
             }
         }
@@ -471,45 +509,81 @@ struct Block {
 
     // x = numbers [ROWS K] that are bfloat16 already
     template <int K>
-    __device__ __forceinline__ void take(const u16* given) {
-        await_others();
-#pragma unroll 4
-        for (int i = thread; i < ROWS * K / 8; i += THREADS) ((uint4*)x)[i] = fresh16(given + i * 8);
+    __device__ __forceinline__ void take(int from) {
+        constexpr int FOURS = ROWS * K / 4, PASSES = (FOURS + THREADS - 1) / THREADS, AT_ONCE = PASSES < 8 ? PASSES : 8;
+        const u32* given = words + from;
+        stamp(0);
+#pragma unroll 1
+        for (int begin = thread; begin < FOURS; begin += AT_ONCE * THREADS) {
+            uint4 v[AT_ONCE];
+#pragma unroll
+            for (int p = 0; p < AT_ONCE; p++) {
+                int i = begin + p * THREADS;
+                ask(v[p], given + i * 4, i < FOURS);
+            }
+#pragma unroll
+            for (int p = 0; p < AT_ONCE; p++) {
+                int i = begin + p * THREADS;
+                if (i >= FOURS) break;
+                await(v[p], given + i * 4);
+                ((uint2*)x)[i] = pairs_of(v[p]);
+            }
+        }
+        stamp(1);
         together();
         stamp(2);
     }
 
     // x = what all shares of all heads have attended to, joined
-    __device__ __forceinline__ void join(const float* parts, const float* stats) {
-        await_others();
-        for (int i = thread; i < LINES * HEAD_WIDTH / 4; i += THREADS) {
-            int line = i / (HEAD_WIDTH / 4), d = i % (HEAD_WIDTH / 4) * 4;
-            int count = shares_of(positions[line / HEADS]);
-            float most = -1e30f, highest[SHARES], sum[SHARES];
-            uint4 part[SHARES];
+    __device__ __forceinline__ void join() {
+        constexpr int FOURS = LINES * HEAD_WIDTH / 4, PASSES = (FOURS + THREADS - 1) / THREADS;
+        constexpr int MOST = SHARES > 10 ? 1 : 10 / SHARES, AT_ONCE = PASSES < MOST ? PASSES : MOST;
+        auto record_of = [&](int i, int share) {
+            return words + PARTS + (i / (HEAD_WIDTH / 4) * SHARES + share) * RECORD;
+        };
+        stamp(0);
+#pragma unroll 1
+        for (int begin = thread; begin < FOURS; begin += AT_ONCE * THREADS) {
+            uint4 part[AT_ONCE][SHARES];
+            uint2 stat[AT_ONCE][SHARES];
+            int count[AT_ONCE];
 #pragma unroll
-            for (int s = 0; s < SHARES; s++) {
-                highest[s] = -1e30f, sum[s] = 0.0f, part[s] = make_uint4(0, 0, 0, 0);
-                if (s < count) {
-                    const float* stat = stats + (line * SHARES + s) * 2;
-                    highest[s] = __uint_as_float(fresh4(stat));
-                    sum[s] = __uint_as_float(fresh4(stat + 1));
-                    part[s] = fresh16(parts + (i64)(line * SHARES + s) * HEAD_WIDTH + d);
+            for (int p = 0; p < AT_ONCE; p++) {
+                int i = begin + p * THREADS;
+                count[p] = i < FOURS ? shares_of(positions[i / (HEAD_WIDTH / 4) / HEADS]) : 0;
+#pragma unroll
+                for (int s = 0; s < SHARES; s++) {
+                    const u32* record = record_of(i, s);
+                    ask(part[p][s], record + i % (HEAD_WIDTH / 4) * 4, s < count[p]);
+                    ask(stat[p][s], record + HEAD_WIDTH, s < count[p]);
                 }
             }
 #pragma unroll
-            for (int s = 0; s < SHARES; s++) most = fmaxf(most, highest[s]);
-            float total = 0.0f, a = 0.0f, b = 0.0f, c = 0.0f, e = 0.0f;
+            for (int p = 0; p < AT_ONCE; p++) {
+                int i = begin + p * THREADS;
+                if (i >= FOURS) break;
+                float most = -1e30f, total = 0.0f, a = 0.0f, b = 0.0f, c = 0.0f, d = 0.0f;
 #pragma unroll
-            for (int s = 0; s < SHARES; s++) {
-                float weight = exponential(highest[s] - most);
-                total += weight * sum[s];
-                a += weight * __uint_as_float(part[s].x), b += weight * __uint_as_float(part[s].y);
-                c += weight * __uint_as_float(part[s].z), e += weight * __uint_as_float(part[s].w);
+                for (int s = 0; s < SHARES; s++) {
+                    if (s >= count[p]) break;
+                    const u32* record = record_of(i, s);
+                    await(stat[p][s], record + HEAD_WIDTH);
+                    await(part[p][s], record + i % (HEAD_WIDTH / 4) * 4);
+                    most = fmaxf(most, number_of(stat[p][s].x));
+                }
+#pragma unroll
+                for (int s = 0; s < SHARES; s++) {
+                    if (s >= count[p]) break;
+                    float weight = exponential(number_of(stat[p][s].x) - most);
+                    float4 v = numbers_of(part[p][s]);
+                    total += weight * number_of(stat[p][s].y);
+                    a += weight * v.x, b += weight * v.y, c += weight * v.z, d += weight * v.w;
+                }
+                float rate = 1.0f / total;
+                ((uint2*)x)[i] = make_uint2(narrowed(a * rate, b * rate), narrowed(c * rate, d * rate));
             }
-            float rate = 1.0f / total;
-            ((uint2*)x)[i] = make_uint2(narrowed(a * rate, b * rate), narrowed(c * rate, e * rate));
         }
+        stamp(1);
         together();
         stamp(2);
     }
@@ -614,27 +688,55 @@ struct Block {
         for (int e = 0; e < 8; e++) a.out[e] = a.out[e] * shrink + p * v[e];
     }
 
-    // Eight numbers of a head, turned to its position
-    __device__ __forceinline__ void turn(const u16* head, int d, const float* cos, const float* sin, const int* partner,
+    // Eight numbers of a head, and those they are turned with
+    struct Asked {
+        const u32* head;
+        uint4 first, last;
+        u32 other[8];
+    };
+
+    template <bool TURNED>
+    __device__ __forceinline__ void ask_head(Asked& a, const u32* head, int d, const int* partner) {
+        a.head = head;
+        ask(a.first, head + d, true);
+        ask(a.last, head + d + 4, true);
+        if (TURNED) {
+#pragma unroll
+            for (int e = 0; e < 8; e++) ask(a.other[e], head + partner[e], true);
+        }
+    }
+
+    __device__ __forceinline__ uint4 head_of(Asked& a, int d) {
+        await(a.first, a.head + d);
+        await(a.last, a.head + d + 4);
+        uint2 first = pairs_of(a.first), last = pairs_of(a.last);
+        return make_uint4(first.x, first.y, last.x, last.y);
+    }
+
+    // Turned to its position
+    __device__ __forceinline__ void turn(Asked& a, int d, const float* cos, const float* sin, const int* partner,
                                          float* v) {
-        widen(fresh16(head + d), v);
+        widen(head_of(a, d), v);
         if (ROTARY) {
 #pragma unroll
             for (int e = 0; e < 8; e++) {
-                float y = v[e] * cos[e] + widened(fresh2(head + partner[e])) * sin[e];
-                v[e] = widened(narrowed(y));
+                await(a.other[e], a.head + partner[e]);
+                v[e] = rounded(v[e] * cos[e] + number_of(a.other[e]) * sin[e]);
             }
         }
     }
 
-    __device__ __forceinline__ void attend(int layer, const u16* qkv, float* parts, float* stats, const int* partners,
-                                           float scale) {
+    __device__ __forceinline__ void attend(int layer, const int* partners, float scale) {
         constexpr int AT_ONCE = 32 / LANES;
         int mine = lane / LANES, d = lane % LANES * 8;
         bool first = true;
         for (int task = blockIdx.x; task < LINES * SHARES; task += BLOCKS) {
             Share s = share_of(task, positions, firsts);
-            if (!s.any) continue;
+            int record = PARTS + (s.line * SHARES + s.number) * RECORD;
+            if (!s.any) {  // that words are told in each layer is what their times rest on
+                for (int i = thread; i < RECORD; i += THREADS) tell(record + i, 0.0f);
+                continue;
+            }
             int position = positions[s.row], head = s.line % HEADS;
             float cos[8], sin[8];
             int partner[8];
@@ -646,14 +748,18 @@ struct Block {
                     partner[e] = partners[d + e];
                 }
             }
-            if (first) {
-                await_others();
-                stamp(2);
+            if (first) stamp(0);
+            const u32* row = words + PROJECTED + s.row * QKV;
+            bool newest = s.number == 0 && warp == WARPS - 1;
+            Asked query, key_asked, value_asked;
+            ask_head<ROTARY>(query, row + head * HEAD_WIDTH, d, partner);
+            if (newest) {
+                ask_head<ROTARY>(key_asked, row + (HEADS + s.group) * HEAD_WIDTH, d, partner);
+                ask_head<false>(value_asked, row + (HEADS + GROUPS + s.group) * HEAD_WIDTH, d, partner);
             }
-            first = false;
-            const u16* row = qkv + s.row * QKV;
             float q[8];
-            turn(row + head * HEAD_WIDTH, d, cos, sin, partner, q);
+            turn(query, d, cos, sin, partner, q);
+            if (first) stamp(1), stamp(2);
 #pragma unroll
             for (int e = 0; e < 8; e++) q[e] *= scale;
             Read a = {-1e30f, 0.0f, {0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f}};
@@ -670,11 +776,11 @@ struct Block {
                 free(unit + i);
             }
             unit += units;
-            if (s.number == 0 && warp == WARPS - 1) {  // the newest
+            if (newest) {
                 float v[8];
-                turn(row + (HEADS + s.group) * HEAD_WIDTH, d, cos, sin, partner, v);
+                turn(key_asked, d, cos, sin, partner, v);
                 uint4 key = make_uint4(narrowed(v[0], v[1]), narrowed(v[2], v[3]), narrowed(v[4], v[5]), narrowed(v[6], v[7]));
-                uint4 value = fresh16(row + (HEADS + GROUPS + s.group) * HEAD_WIDTH + d);
+                uint4 value = head_of(value_asked, d);
                 take_in(a, q, key, value, mine == 0);
                 if (mine == 0 && head % (HEADS / GROUPS) == 0) {
                     i64 to = ((i64)(s.row * GROUPS + s.group) * capacity + firsts[s.row] + position) * HEAD_WIDTH + d;
@@ -683,7 +789,8 @@ struct Block {
                 }
             }
             join_lanes(a);
-            float* read = (float*)scratch;  // [WARPS HEAD_WIDTH + 2]
+            if (!first) together();  // what the share before has left is read
+            first = false;
             if (mine == 0) {
                 float* to = read + warp * (HEAD_WIDTH + 2);
 #pragma unroll
@@ -693,23 +800,23 @@ struct Block {
             stamp(3);
             together();
             stamp(4);
-            i64 to = s.line * SHARES + s.number;
             for (int i = thread; i < HEAD_WIDTH; i += THREADS) {
                 float most = -1e30f, sum = 0.0f, out = 0.0f;
+#pragma unroll
                 for (int w = 0; w < WARPS; w++) most = fmaxf(most, read[w * (HEAD_WIDTH + 2) + HEAD_WIDTH]);
+                most = number_of(shortened(most));  // as others will know it
+#pragma unroll
                 for (int w = 0; w < WARPS; w++) {
                     const float* from = read + w * (HEAD_WIDTH + 2);
                     float weight = exponential(from[HEAD_WIDTH] - most);
                     sum += weight * from[HEAD_WIDTH + 1];
                     out += weight * from[i];
                 }
-                parts[to * HEAD_WIDTH + i] = out;
-                if (i == 0) stats[to * 2] = most, stats[to * 2 + 1] = sum;
+                tell(record + i, out);
+                if (i == 0) tell(record + HEAD_WIDTH, most), tell(record + HEAD_WIDTH + 1, sum);
             }
-            together();
         }
-        if (first) await_others();
-        tell_others();
+        end_phase();
     }
 
     // All lanes that have the same numbers of different slots get what all of them have read.
@@ -731,7 +838,7 @@ struct Block {
 // has output i % count of row i / count.
 template <class Known, class Work, class End>
 __device__ __forceinline__ void map_of(Block& block, int all, int map, Known known, Work work, End end) {
-    Outputs mine = outputs_of(all, map);
+    Outputs mine = outputs_of(all, turn_of(map));
     auto row = [&](int i) { return ROWS == 1 ? 0 : i / mine.count; };
     auto output = [&](int i) { return ROWS == 1 ? i : i % mine.count; };
     int i = block.thread, outputs = mine.count * ROWS;
@@ -744,16 +851,17 @@ __device__ __forceinline__ void map_of(Block& block, int all, int map, Known kno
         i += THREADS;
         if (i < outputs) before = known(mine.first + output(i), row(i));
     }
-    block.tell_others();
+    block.end_phase();
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS + 32, 1)
 step(const i64* table, const u16* words, const u16* places, const i64* ids, const i64* positions, const i64* firsts,
-     float* stream, u16* qkv, float* parts, float* stats, u16* inner, float* logits, const int* partners, u32* counters,
+     u32* told, u32* clock, float* logits, const int* partners,
      i64* stamps, float epsilon, float word_scale, float head_scale, float score_scale, int capacity) {
     extern __shared__ __align__(128) u8 memory[];
     __shared__ u64 full[STAGES], empty[STAGES];
-    __shared__ float moment[2 * WARPS * ROWS];
+    __shared__ float2 moment[ROWS * WARPS];
+    __shared__ float own[ROWS * MINE], read[WARPS * (HEAD_WIDTH + 2)];
     __shared__ i64 pointers[(LAYERS + 1) * COLUMNS];
     __shared__ int position[ROWS], first[ROWS];
     constexpr int OF_NORM = ROWS * WIDE * 4, OF_REST = ROWS * (HIDDEN > ATTENDED ? HIDDEN : ATTENDED) * 2;
@@ -762,7 +870,8 @@ step(const i64* table, const u16* words, const u16* places, const i64* ids, cons
     Block block;
     block.ring = memory, block.x = memory + STAGES * STAGE, block.scratch = block.x + OF_X;
     block.moment = moment, block.table = pointers, block.positions = position, block.firsts = first;
-    block.full = full, block.empty = empty, block.unit = 0, block.counters = counters, block.met = 0;
+    block.full = full, block.empty = empty, block.unit = 0, block.words = told, block.now = 0;
+    block.own = own, block.read = read;
     block.capacity = capacity;
     block.thread = threadIdx.x, block.warp = threadIdx.x / 32, block.lane = threadIdx.x % 32;
 #if TIMED
@@ -780,19 +889,28 @@ step(const i64* table, const u16* words, const u16* places, const i64* ids, cons
         return;
     }
 
-    auto streamed = [&](int r, int i) {
-        uint4 v = fresh16(stream + r * WIDTH + i * 4);
-        return make_float4(__uint_as_float(v.x), __uint_as_float(v.y), __uint_as_float(v.z), __uint_as_float(v.w));
-    };
-    auto embedded = [&](int r, int i) {
+    u32 begun = *clock;  // layers that were told of; the last write is of the launch before
+    auto nothing = [](int, int, uint4&) {};
+    auto embedded = [&](int r, int i, uint4) {
         float4 v = widened(((const uint2*)(words + ids[r] * WIDTH))[i]);
         v.x *= word_scale, v.y *= word_scale, v.z *= word_scale, v.w *= word_scale;
         if (PLACED) {
             float4 p = widened(((const uint2*)(places + (i64)position[r] * WIDTH))[i]);
             v.x += p.x, v.y += p.y, v.z += p.z, v.w += p.w;
         }
-        if (blockIdx.x == 0) ((float4*)(stream + r * WIDTH))[i] = v;
         return v;
+    };
+    Outputs mine = outputs_of(WIDTH, 0);
+    for (int i = threadIdx.x; i < ROWS * mine.count; i += THREADS) {
+        int r = i / mine.count, n = mine.first + i % mine.count;
+        float v = widened(words[ids[r] * WIDTH + n]) * word_scale;
+        own[r * MINE + i % mine.count] = v + (PLACED ? widened(places[(i64)position[r] * WIDTH + n]) : 0.0f);
+    }
+    const u32* stream = told;
+    auto asked = [&](int r, int i, uint4& v) { ask(v, stream + r * WIDTH + i * 4, i < WIDTH / 4); };
+    auto streamed = [&](int r, int i, uint4 v) {
+        block.await(v, stream + r * WIDTH + i * 4);
+        return numbers_of(v);
     };
 
     for (int layer = 0; layer < LAYERS; layer++) {
@@ -802,30 +920,33 @@ step(const i64* table, const u16* words, const u16* places, const i64* ids, cons
             return make_float2(has ? widened(bias[n < GAP_FROM ? n : n - (GAP_TO - GAP_FROM)]) : 0.0f, 0.0f);
         };
         auto projected = [&](int count) {
+            stream = told + BEHIND_OUTER;
             if (layer == 0)
-                block.norm(layer, GAIN, epsilon, 1.0f, embedded);
+                block.norm(layer, GAIN, epsilon, 1.0f, nothing, embedded);
             else
-                block.norm(layer, GAIN, epsilon, 1.0f, streamed);
+                block.norm(layer, GAIN, epsilon, 1.0f, asked, streamed);
+            block.now = (begun + layer + 1) & 255u;
             block.multiply<WIDTH, WIDTH_PIECES, false>(count);
         };
         map_of(block, QKV, 4 * layer, biased, projected, [&](int n, int i, int r, float2 before) {
-            qkv[r * QKV + n] = narrowed(block.product<WIDTH_PIECES>(i, r) + before.x);
+            block.tell(PROJECTED + r * QKV + n, rounded(block.product<WIDTH_PIECES>(i, r) + before.x));
         });
 
-        block.attend(layer, qkv, parts, stats, partners, score_scale);
+        block.attend(layer, partners, score_scale);
 
-        // The stream before: nobody writes it between here and the end of the map.
         bias = block.of<u16>(layer, OUT_BIAS);
-        auto summed = [&](int n, int r) {
-            float v = bias == nullptr ? 0.0f : widened(bias[n]);
-            return make_float2(v + __uint_as_float(fresh4(stream + r * WIDTH + n)), 0.0f);
+        auto shift = [&](int n, int) { return make_float2(bias == nullptr ? 0.0f : widened(bias[n]), 0.0f); };
+        auto added = [&](int to, int n, int i, int r, float v) {
+            v += own[r * MINE + i];
+            own[r * MINE + i] = v;
+            block.tell(to + r * WIDTH + n, v);
         };
         auto attended = [&](int count) {
-            block.join(parts, stats);
+            block.join();
             block.multiply<ATTENDED, ATTENDED_PIECES, true>(count);
         };
-        map_of(block, WIDTH, 4 * layer + 1, summed, attended, [&](int n, int i, int r, float2 before) {
-            stream[r * WIDTH + n] = before.x + block.product<ATTENDED_PIECES>(i, r);
+        map_of(block, WIDTH, 4 * layer + 1, shift, attended, [&](int n, int i, int r, float2 before) {
+            added(BEHIND_OUT, n, i, r, before.x + block.product<ATTENDED_PIECES>(i, r));
         });
 
         bias = block.of<u16>(layer, INNER_BIAS);
@@ -834,28 +955,30 @@ step(const i64* table, const u16* words, const u16* places, const i64* ids, cons
             return make_float2(widened(bias[n]), GATED ? widened(bias[HIDDEN + n]) : 0.0f);
         };
         auto normed = [&](int count) {
-            block.norm(layer, NEXT_GAIN, epsilon, 1.0f, streamed);
+            stream = told + BEHIND_OUT;
+            block.norm(layer, NEXT_GAIN, epsilon, 1.0f, asked, streamed);
             block.multiply<WIDTH, WIDTH_PIECES, false>(count * SIDES);
         };
         map_of(block, HIDDEN, 4 * layer + 2, gated, normed, [&](int n, int i, int r, float2 before) {
             float y = activated(block.product<WIDTH_PIECES>(i * SIDES, r) + before.x);
             if (GATED) y *= block.product<WIDTH_PIECES>(i * SIDES + 1, r) + before.y;
-            inner[r * HIDDEN + n] = narrowed(y);
+            block.tell(ACTIVE + r * HIDDEN + n, rounded(y));
         });
 
         bias = block.of<u16>(layer, OUTER_BIAS);
         auto taken = [&](int count) {
-            block.take<HIDDEN>(inner);
+            block.take<HIDDEN>(ACTIVE);
             block.multiply<HIDDEN, HIDDEN_PIECES, true>(count);
         };
-        map_of(block, WIDTH, 4 * layer + 3, summed, taken, [&](int n, int i, int r, float2 before) {
-            stream[r * WIDTH + n] = before.x + block.product<HIDDEN_PIECES>(i, r);
+        map_of(block, WIDTH, 4 * layer + 3, shift, taken, [&](int n, int i, int r, float2 before) {
+            added(BEHIND_OUTER, n, i, r, before.x + block.product<HIDDEN_PIECES>(i, r));
         });
     }
 
     const u16* bias = block.of<u16>(LAYERS, MAP_BIAS);
     auto last = [&](int count) {
-        block.norm(LAYERS, GAIN, epsilon, head_scale, streamed);
+        stream = told + BEHIND_OUTER;
+        block.norm(LAYERS, GAIN, epsilon, head_scale, asked, streamed);
         block.multiply<WIDTH, WIDTH_PIECES, false>(count);
     };
     auto shifted = [&](int n, int) { return make_float2(bias == nullptr ? 0.0f : widened(bias[n]), 0.0f); };
@@ -863,11 +986,6 @@ step(const i64* table, const u16* words, const u16* places, const i64* ids, cons
         logits[(i64)r * VOCABULARY + n] = block.product<WIDTH_PIECES>(i, r) + before.x;
     });
 
-    // Whoever comes last puts the counters back: all others have seen what they waited for.
-    if (block.warp == 0) {
-        u32* gone = counters + block.met * FAR;
-        u32 before = block.lane == 0 ? one_more(gone) : 0;
-        if (__shfl_sync(~0u, before, 0) == BLOCKS - 1)
-            for (int i = block.lane; i <= block.met; i += 32) counters[i * FAR] = 0;
-    }
+    // All others have read the clock long ago: they have told of the last layer.
+    if (blockIdx.x == 0 && threadIdx.x == 0) *clock = begun + LAYERS;
 }
