@@ -41,7 +41,7 @@ constexpr int MINE = (WIDTH + BLOCKS - 1) / BLOCKS;        // numbers of a row o
 constexpr int RECORD = HEAD_WIDTH + 4;  // words of a share: what it attended to, its highest score, its sum
 
 // Where words lie; each part begins in a line of its own.
-constexpr int lined(int words) { return (words + 31) / 32 * 32; }
+__device__ constexpr int lined(int words) { return (words + 31) / 32 * 32; }
 constexpr int BEHIND_OUT = 0, BEHIND_OUTER = BEHIND_OUT + lined(ROWS * WIDTH);  // the stream
 constexpr int PROJECTED = BEHIND_OUTER + lined(ROWS * WIDTH), PARTS = PROJECTED + lined(ROWS * QKV);
 constexpr int ACTIVE = PARTS + lined(LINES * SHARES * RECORD);  // hidden units
@@ -110,27 +110,31 @@ __device__ __forceinline__ void fetch(const void* p) { asm volatile("prefetch.gl
 
 __device__ __forceinline__ void together() { asm volatile("bar.sync 1, %0;" ::"n"(THREADS) : "memory"); }
 
-// Words that others tell. `if_so`: without a branch, so that many are asked for before the first is there.
+// Words that others tell, or zeros. `if_so`: without a branch, so that many are asked for before the first is there.
 __device__ __forceinline__ void ask(uint4& v, const u32* p, bool if_so) {
     asm volatile(
-        "{\n.reg .pred p;\nsetp.ne.u32 p, %5, 0;\n@p ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];\n}\n"
-        : "+r"(v.x), "+r"(v.y), "+r"(v.z), "+r"(v.w)
+        "{\n.reg .pred p;\nsetp.ne.u32 p, %5, 0;\nmov.u32 %0, 0;\nmov.u32 %1, 0;\nmov.u32 %2, 0;\nmov.u32 %3, 0;\n"
+        "@p ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];\n}\n"
+        : "=&r"(v.x), "=&r"(v.y), "=&r"(v.z), "=&r"(v.w)
         : "l"(p), "r"((u32)if_so)
         : "memory");
 }
 
 __device__ __forceinline__ void ask(uint2& v, const u32* p, bool if_so) {
-    asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p, %3, 0;\n@p ld.relaxed.gpu.global.v2.u32 {%0, %1}, [%2];\n}\n"
-                 : "+r"(v.x), "+r"(v.y)
-                 : "l"(p), "r"((u32)if_so)
-                 : "memory");
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.ne.u32 p, %3, 0;\nmov.u32 %0, 0;\nmov.u32 %1, 0;\n"
+        "@p ld.relaxed.gpu.global.v2.u32 {%0, %1}, [%2];\n}\n"
+        : "=&r"(v.x), "=&r"(v.y)
+        : "l"(p), "r"((u32)if_so)
+        : "memory");
 }
 
 __device__ __forceinline__ void ask(u32& v, const u32* p, bool if_so) {
-    asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p, %2, 0;\n@p ld.relaxed.gpu.global.u32 %0, [%1];\n}\n"
-                 : "+r"(v)
-                 : "l"(p), "r"((u32)if_so)
-                 : "memory");
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.ne.u32 p, %2, 0;\nmov.u32 %0, 0;\n@p ld.relaxed.gpu.global.u32 %0, [%1];\n}\n"
+        : "=&r"(v)
+        : "l"(p), "r"((u32)if_so)
+        : "memory");
 }
 
 __device__ __forceinline__ void put(u32* p, u32 word) {
@@ -890,7 +894,7 @@ step(const i64* table, const u16* words, const u16* places, const i64* ids, cons
     }
 
     u32 begun = *clock;  // layers that were told of; the last write is of the launch before
-    auto nothing = [](int, int, uint4&) {};
+    auto nothing = [](int, int, uint4& v) { v = make_uint4(0, 0, 0, 0); };
     auto embedded = [&](int r, int i, uint4) {
         float4 v = widened(((const uint2*)(words + ids[r] * WIDTH))[i]);
         v.x *= word_scale, v.y *= word_scale, v.z *= word_scale, v.w *= word_scale;
