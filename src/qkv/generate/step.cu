@@ -35,7 +35,6 @@ constexpr int TALL = 4;              // pieces of rows in a unit
 constexpr int ATTENDED = HEADS * HEAD_WIDTH, QKV = (HEADS + 2 * GROUPS) * HEAD_WIDTH;
 constexpr int LINES = ROWS * HEADS;
 constexpr int SIDES = GATED ? 2 : 1;  // rows of a matrix for an output of the inner map
-constexpr int WIDE = (WIDTH / 8 + 31) / 32 * 256;  // room of a row of WIDTH numbers in float32, see `placed`
 constexpr int EACH = (WIDTH / 4 + THREADS - 1) / THREADS;  // fours of a row that a thread reads
 constexpr int MINE = (WIDTH + BLOCKS - 1) / BLOCKS;        // numbers of a row of the stream that a block adds to
 constexpr int RECORD = HEAD_WIDTH + 4;  // words of a share: what it attended to, its highest score, its sum
@@ -141,6 +140,23 @@ __device__ __forceinline__ void put(u32* p, u32 word) {
     asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(p), "r"(word) : "memory");
 }
 
+// Shared memory, or what v was: without a branch
+__device__ __forceinline__ void load_if(uint4& v, const void* p, bool if_so) {
+    asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p, %5, 0;\n@p ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];\n}\n"
+                 : "+r"(v.x), "+r"(v.y), "+r"(v.z), "+r"(v.w)
+                 : "r"(place(p)), "r"((u32)if_so));
+}
+
+// c [16 8] += a [16 16] · b [16 8], of bfloat16: lane 4 m + q has, as pairs, 2 q and 2 q + 8 of rows m and m + 8 of a,
+// 2 q and 2 q + 8 of column m of b, and columns 2 q and 2 q + 1 of rows m and m + 8 of c.
+__device__ __forceinline__ void multiply_add(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
 __device__ __forceinline__ u32 narrowed(float low, float high) {
     u32 v;
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(v) : "f"(high), "f"(low));
@@ -217,9 +233,6 @@ __device__ __forceinline__ float activated(float y) {
     return y;
 }
 
-// Where a thread finds the fours of a row in float32: those of 32 eights side by side, so that none waits for a bank.
-__device__ __forceinline__ int placed(int eight, int half) { return eight / 32 * 64 + half * 32 + eight % 32; }
-
 // Who does what ------------------------------------------------------------------------------------------------------
 
 struct Outputs {
@@ -261,7 +274,7 @@ __device__ __forceinline__ Share share_of(int task, const int* positions, const 
 
 struct Block {
     u8* ring;      // [STAGES STAGE]
-    u8* x;         // what a map is applied to: float32 as `placed`, or bfloat16 as it is
+    u8* x;         // what a map is applied to: bfloat16 [1 or 2, ROWS K], two whose sum it is behind a norm
     u8* scratch;   // sums of a map [rows pieces ROWS]
     float* read;   // what warps have attended to [WARPS HEAD_WIDTH + 2]
     float2* moment;  // [ROWS WARPS]
@@ -504,7 +517,11 @@ struct Block {
                 float4 a = v[r][e], g = widened(gain[e]), s = widened(shift[e]);
                 a.x = ((a.x - mean) * rate * g.x + s.x) * scale, a.y = ((a.y - mean) * rate * g.y + s.y) * scale;
                 a.z = ((a.z - mean) * rate * g.z + s.z) * scale, a.w = ((a.w - mean) * rate * g.w + s.w) * scale;
-                ((float4*)x)[r * (WIDE / 4) + placed(i / 2, i % 2)] = a;
+                uint2 most = make_uint2(narrowed(a.x, a.y), narrowed(a.z, a.w));
+                float4 m = widened(most);
+                ((uint2*)x)[r * (WIDTH / 4) + i] = most;
+                ((uint2*)x)[(ROWS + r) * (WIDTH / 4) + i] =
+                    make_uint2(narrowed(a.x - m.x, a.y - m.y), narrowed(a.z - m.z, a.w - m.w));
             }
         }
         together();
@@ -594,65 +611,62 @@ struct Block {
 
     // Maps ---------------------------------------------------------------------------------------------------------
 
-    // scratch[row, piece, r] = W[row] · x[r], of all rows of W that are this block's; PLAIN: x is bfloat16
-    template <int K, int PIECES, bool PLAIN>
+    // scratch[row, piece, r] = W[row] · x[r], of all rows of W that are this block's; x is the sum of PARTS_OF_X
+    //
+    // By matrix units, which take 8 columns of 16 numbers: the 4 rows of a unit, each in two halves of every 64. Lane
+    // 8 j + i has the i-th eight of row j, so none waits for a bank. Of the other matrix's 16
+    // rows, row 4 r + 2 part + half (and + 8 for r + 2) is that half of that part of x[r]; lanes read eights alike.
+    // Products of a half with the other one are of no use, and nobody looks at them.
+    template <int K, int PIECES, int PARTS_OF_X>
     __device__ __forceinline__ void multiply(int rows) {
-        constexpr int EIGHTS = K / PIECES / 8;
-        int units = units_of(rows, PIECES);
+        constexpr int EIGHTS = K / PIECES / 8, TURNS = (EIGHTS + 7) / 8, BATCHES = (TURNS + 7) / 8;
+        constexpr int BATCH = (TURNS + BATCHES - 1) / BATCHES;
+        static_assert(ROWS <= 4 && TALL == 4, "rows of the matrices are all taken");
+        int units = units_of(rows, PIECES), part = lane / 8 % 2, r = lane / 16, eight = lane % 8;
+        bool has = part < PARTS_OF_X && r < ROWS, has_more = part < PARTS_OF_X && r + 2 < ROWS;
 #pragma unroll 1
         for (int i = first_of_mine(); i < units; i += TAKERS) {
-            const uint4* w = (const uint4*)filled(unit + i);
             int piece = i % PIECES;
-            float sum[TALL][ROWS];
+            const uint4* w = (const uint4*)filled(unit + i) + lane / 8 * EIGHTS + eight;
+            const uint4* of_x = (const uint4*)x + (part * ROWS + r) * (K / 8) + piece * EIGHTS + eight;
+            const uint4 zero = make_uint4(0, 0, 0, 0);
+            uint4 weights[BATCH], a[BATCH], more[BATCH];
+            float sum[4][4];
 #pragma unroll
-            for (int j = 0; j < TALL; j++)
+            for (int j = 0; j < 4; j++)
 #pragma unroll
-                for (int r = 0; r < ROWS; r++) sum[j][r] = 0.0f;
-#pragma unroll(ROWS == 1 ? 8 : 1)
-            for (int t = 0; t < (EIGHTS + 31) / 32; t++) {
-                int e = t * 32 + lane;
-                if (e >= EIGHTS) break;
-                uint4 weights[TALL];
+                for (int k = 0; k < 4; k++) sum[j][k] = 0.0f;
 #pragma unroll
-                for (int j = 0; j < TALL; j++) weights[j] = w[j * EIGHTS + e];
-                float v[ROWS][8];
-                int eight = piece * EIGHTS + e;
+            for (int t = 0; t < BATCH; t++) a[t] = more[t] = zero;
+#pragma unroll(ROWS <= 2 ? 8 : 1)
+            for (int batch = 0; batch < BATCHES; batch++) {
 #pragma unroll
-                for (int r = 0; r < ROWS; r++) {
-                    if (PLAIN) {
-                        widen(((const uint4*)x)[r * (K / 8) + eight], v[r]);
-                    } else {
-                        const float4* wide = (const float4*)x + r * (WIDE / 4);
-                        float4 a = wide[placed(eight, 0)], b = wide[placed(eight, 1)];
-                        v[r][0] = a.x, v[r][1] = a.y, v[r][2] = a.z, v[r][3] = a.w;
-                        v[r][4] = b.x, v[r][5] = b.y, v[r][6] = b.z, v[r][7] = b.w;
-                    }
+                for (int t = 0; t < BATCH; t++) {
+                    int at = (batch * BATCH + t) * 8;
+                    bool inside = EIGHTS % 8 == 0 ? at < EIGHTS : at + eight < EIGHTS;
+                    weights[t] = inside ? w[at] : zero;  // 0 · something need not be 0
+                    load_if(a[t], of_x + at, has && inside);
+                    if (ROWS > 2) load_if(more[t], of_x + 2 * (K / 8) + at, has_more && inside);
                 }
 #pragma unroll
-                for (int j = 0; j < TALL; j++) {
-                    float f[8];
-                    widen(weights[j], f);
-#pragma unroll
-                    for (int r = 0; r < ROWS; r++)
-#pragma unroll
-                        for (int k = 0; k < 8; k++) sum[j][r] += f[k] * v[r][k];
+                for (int t = 0; t < BATCH; t++) {
+                    if ((batch * BATCH + t) * 8 >= EIGHTS) break;
+                    multiply_add(sum[t % 2 * 2], a[t].x, more[t].x, a[t].y, more[t].y, weights[t].x, weights[t].y);
+                    multiply_add(sum[t % 2 * 2 + 1], a[t].z, more[t].z, a[t].w, more[t].w, weights[t].z, weights[t].w);
                 }
             }
             free(unit + i);
-            // Of four sums of each lane, lanes 8 j to 8 j + 7 get the j-th of all.
 #pragma unroll
-            for (int r = 0; r < ROWS; r++) {
-                bool above = lane & 16;
-                float a = above ? sum[2][r] : sum[0][r], b = above ? sum[3][r] : sum[1][r];
-                a += __shfl_xor_sync(~0u, above ? sum[0][r] : sum[2][r], 16);
-                b += __shfl_xor_sync(~0u, above ? sum[1][r] : sum[3][r], 16);
-                above = lane & 8;
-                float c = (above ? b : a) + __shfl_xor_sync(~0u, above ? a : b, 8);
-                c += __shfl_xor_sync(~0u, c, 4);
-                c += __shfl_xor_sync(~0u, c, 2);
-                c += __shfl_xor_sync(~0u, c, 1);
-                int row = i / PIECES * TALL + lane / 8;
-                if (lane % 8 == 0 && row < rows) ((float*)scratch)[(row * PIECES + piece) * ROWS + r] = c;
+            for (int further = 0; further < ROWS; further += 2) {  // lane 16 r + j gets row j of r + further
+                bool second = lane & 4;  // half
+                float y = 0.0f;
+#pragma unroll
+                for (int j = 0; j < 4; j++) y += second ? sum[j][further + 1] : sum[j][further];
+                y += __shfl_xor_sync(~0u, y, 4);
+                if (PARTS_OF_X == 2) y += __shfl_xor_sync(~0u, y, 8);
+                int row = i / PIECES * TALL + lane % 4;
+                if (lane % 16 < 4 && r + further < ROWS && row < rows)
+                    ((float*)scratch)[(row * PIECES + piece) * ROWS + r + further] = y;
             }
         }
         unit += units;
@@ -868,8 +882,8 @@ step(const i64* table, const u16* words, const u16* places, const i64* ids, cons
     __shared__ float own[ROWS * MINE], read[WARPS * (HEAD_WIDTH + 2)];
     __shared__ i64 pointers[(LAYERS + 1) * COLUMNS];
     __shared__ int position[ROWS], first[ROWS];
-    constexpr int OF_NORM = ROWS * WIDE * 4, OF_REST = ROWS * (HIDDEN > ATTENDED ? HIDDEN : ATTENDED) * 2;
-    constexpr int OF_X = ((OF_NORM > OF_REST ? OF_NORM : OF_REST) + 127) / 128 * 128;
+    constexpr int NUMBERS = 2 * WIDTH > ATTENDED ? 2 * WIDTH : ATTENDED;
+    constexpr int OF_X = (ROWS * (NUMBERS > HIDDEN ? NUMBERS : HIDDEN) * 2 + 127) / 128 * 128;
 
     Block block;
     block.ring = memory, block.x = memory + STAGES * STAGE, block.scratch = block.x + OF_X;
@@ -930,7 +944,7 @@ step(const i64* table, const u16* words, const u16* places, const i64* ids, cons
             else
                 block.norm(layer, GAIN, epsilon, 1.0f, asked, streamed);
             block.now = (begun + layer + 1) & 255u;
-            block.multiply<WIDTH, WIDTH_PIECES, false>(count);
+            block.multiply<WIDTH, WIDTH_PIECES, 2>(count);
         };
         map_of(block, QKV, 4 * layer, biased, projected, [&](int n, int i, int r, float2 before) {
             block.tell(PROJECTED + r * QKV + n, rounded(block.product<WIDTH_PIECES>(i, r) + before.x));
@@ -947,7 +961,7 @@ step(const i64* table, const u16* words, const u16* places, const i64* ids, cons
         };
         auto attended = [&](int count) {
             block.join();
-            block.multiply<ATTENDED, ATTENDED_PIECES, true>(count);
+            block.multiply<ATTENDED, ATTENDED_PIECES, 1>(count);
         };
         map_of(block, WIDTH, 4 * layer + 1, shift, attended, [&](int n, int i, int r, float2 before) {
             added(BEHIND_OUT, n, i, r, before.x + block.product<ATTENDED_PIECES>(i, r));
@@ -961,7 +975,7 @@ step(const i64* table, const u16* words, const u16* places, const i64* ids, cons
         auto normed = [&](int count) {
             stream = told + BEHIND_OUT;
             block.norm(layer, NEXT_GAIN, epsilon, 1.0f, asked, streamed);
-            block.multiply<WIDTH, WIDTH_PIECES, false>(count * SIDES);
+            block.multiply<WIDTH, WIDTH_PIECES, 2>(count * SIDES);
         };
         map_of(block, HIDDEN, 4 * layer + 2, gated, normed, [&](int n, int i, int r, float2 before) {
             float y = activated(block.product<WIDTH_PIECES>(i * SIDES, r) + before.x);
@@ -972,7 +986,7 @@ step(const i64* table, const u16* words, const u16* places, const i64* ids, cons
         bias = block.of<u16>(layer, OUTER_BIAS);
         auto taken = [&](int count) {
             block.take<HIDDEN>(ACTIVE);
-            block.multiply<HIDDEN, HIDDEN_PIECES, true>(count);
+            block.multiply<HIDDEN, HIDDEN_PIECES, 1>(count);
         };
         map_of(block, WIDTH, 4 * layer + 3, shift, taken, [&](int n, int i, int r, float2 before) {
             added(BEHIND_OUTER, n, i, r, before.x + block.product<HIDDEN_PIECES>(i, r));
@@ -983,7 +997,7 @@ step(const i64* table, const u16* words, const u16* places, const i64* ids, cons
     auto last = [&](int count) {
         stream = told + BEHIND_OUTER;
         block.norm(LAYERS, GAIN, epsilon, head_scale, asked, streamed);
-        block.multiply<WIDTH, WIDTH_PIECES, false>(count);
+        block.multiply<WIDTH, WIDTH_PIECES, 2>(count);
     };
     auto shifted = [&](int n, int) { return make_float2(bias == nullptr ? 0.0f : widened(bias[n]), 0.0f); };
     map_of(block, VOCABULARY, 4 * LAYERS, shifted, last, [&](int n, int i, int r, float2 before) {

@@ -67,7 +67,7 @@ def room_of(plan: Plan, rows: int, blocks: int) -> Room | None:
     of_width, of_attended, of_hidden = (many for many in pieces if many is not None)
     longest = max(width // of_width, attended // of_attended, hidden // of_hidden)
     stage = _rounded(TALL * longest * 2)
-    x = _rounded(rows * max(_rounded(width // 8, 32) * 32, attended * 2, hidden * 2))
+    x = _rounded(rows * 2 * max(2 * width, attended, hidden))
     sums = max(
         _each(len(first.project.weight), blocks) * of_width,
         _each(width, blocks) * max(of_attended, of_hidden),
