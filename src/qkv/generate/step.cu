@@ -691,19 +691,38 @@ struct Block {
         float most, sum, out[8];
     };
 
-    __device__ __forceinline__ void take_in(Read& a, const float* q, uint4 key, uint4 value, bool inside) {
-        float k[8], v[8], score = 0.0f;
-        widen(key, k);
-        widen(value, v);
+    // Some slots at once, so that only the highest score is waited for; `at` gives a slot's bytes, `inside` whether it is one.
+    template <int COUNT, class At, class Inside>
+    __device__ __forceinline__ void take_in(Read& a, const float* q, const u8* keys, const u8* values, At at,
+                                            Inside inside) {
+        float score[COUNT], higher = a.most;
 #pragma unroll
-        for (int e = 0; e < 8; e++) score += q[e] * k[e];
+        for (int t = 0; t < COUNT; t++) {
+            float k[8];
+            widen(*(const uint4*)(keys + at(t)), k);
+            score[t] = 0.0f;
 #pragma unroll
-        for (int far = LANES / 2; far > 0; far /= 2) score += __shfl_xor_sync(~0u, score, far);
-        if (!inside) return;
-        float higher = fmaxf(a.most, score), p = exponential(score - higher), shrink = exponential(a.most - higher);
-        a.most = higher, a.sum = a.sum * shrink + p;
+            for (int e = 0; e < 8; e++) score[t] += q[e] * k[e];
+        }
 #pragma unroll
-        for (int e = 0; e < 8; e++) a.out[e] = a.out[e] * shrink + p * v[e];
+        for (int far = LANES / 2; far > 0; far /= 2)
+#pragma unroll
+            for (int t = 0; t < COUNT; t++) score[t] += __shfl_xor_sync(~0u, score[t], far);
+#pragma unroll
+        for (int t = 0; t < COUNT; t++)
+            if (inside(t)) higher = fmaxf(higher, score[t]);
+        float shrink = exponential(a.most - higher);
+        a.most = higher, a.sum *= shrink;
+#pragma unroll
+        for (int e = 0; e < 8; e++) a.out[e] *= shrink;
+#pragma unroll
+        for (int t = 0; t < COUNT; t++) {
+            float v[8], p = inside(t) ? exponential(score[t] - higher) : 0.0f;
+            widen(*(const uint4*)(values + at(t)), v);
+            a.sum += p;
+#pragma unroll
+            for (int e = 0; e < 8; e++) a.out[e] += p * v[e];
+        }
     }
 
     // Eight numbers of a head, and those they are turned with
@@ -745,7 +764,7 @@ struct Block {
     }
 
     __device__ __forceinline__ void attend(int layer, const int* partners, float scale) {
-        constexpr int AT_ONCE = 32 / LANES;
+        constexpr int AT_ONCE = 32 / LANES, TURNS = (KEPT + AT_ONCE - 1) / AT_ONCE, BATCH = TURNS < 8 ? TURNS : 8;
         int mine = lane / LANES, d = lane % LANES * 8;
         bool first = true;
         for (int task = blockIdx.x; task < LINES * SHARES; task += BLOCKS) {
@@ -786,10 +805,11 @@ struct Block {
                 const u8* keys = filled(unit + i);
                 const u8* values = keys + KEPT * HEAD_WIDTH * 2;
                 int count = min(KEPT, s.count - i * KEPT);
-                for (int from = 0; from < count; from += AT_ONCE) {
-                    bool inside = from + mine < count;
-                    int at = inside ? ((from + mine) * HEAD_WIDTH + d) * 2 : 0;
-                    take_in(a, q, *(const uint4*)(keys + at), *(const uint4*)(values + at), inside);
+#pragma unroll 1
+                for (int from = mine; from - mine < count; from += BATCH * AT_ONCE) {
+                    auto inside = [&](int t) { return from + t * AT_ONCE < count; };
+                    auto at = [&](int t) { return ((inside(t) ? from + t * AT_ONCE : 0) * HEAD_WIDTH + d) * 2; };
+                    take_in<BATCH>(a, q, keys, values, at, inside);
                 }
                 free(unit + i);
             }
@@ -799,7 +819,8 @@ struct Block {
                 turn(key_asked, d, cos, sin, partner, v);
                 uint4 key = make_uint4(narrowed(v[0], v[1]), narrowed(v[2], v[3]), narrowed(v[4], v[5]), narrowed(v[6], v[7]));
                 uint4 value = head_of(value_asked, d);
-                take_in(a, q, key, value, mine == 0);
+                take_in<1>(
+                    a, q, (const u8*)&key, (const u8*)&value, [](int) { return 0; }, [&](int) { return mine == 0; });
                 if (mine == 0 && head % (HEADS / GROUPS) == 0) {
                     i64 to = ((i64)(s.row * GROUPS + s.group) * capacity + firsts[s.row] + position) * HEAD_WIDTH + d;
                     *(uint4*)(of<u16>(layer, KEYS) + to) = key;
