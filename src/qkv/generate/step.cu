@@ -764,7 +764,8 @@ struct Block {
     }
 
     __device__ __forceinline__ void attend(int layer, const int* partners, float scale) {
-        constexpr int AT_ONCE = 32 / LANES, TURNS = (KEPT + AT_ONCE - 1) / AT_ONCE, BATCH = TURNS < 8 ? TURNS : 8;
+        constexpr int AT_ONCE = 32 / LANES, TURNS = (KEPT + AT_ONCE - 1) / AT_ONCE, MOST = ROTARY ? 4 : 8;
+        constexpr int BATCH = TURNS < MOST ? TURNS : MOST;
         int mine = lane / LANES, d = lane % LANES * 8;
         bool first = true;
         for (int task = blockIdx.x; task < LINES * SHARES; task += BLOCKS) {
@@ -800,6 +801,19 @@ struct Block {
 #pragma unroll
             for (int e = 0; e < 8; e++) q[e] *= scale;
             Read a = {-1e30f, 0.0f, {0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f}};
+            if (newest) {
+                float v[8];
+                turn(key_asked, d, cos, sin, partner, v);
+                uint4 key = make_uint4(narrowed(v[0], v[1]), narrowed(v[2], v[3]), narrowed(v[4], v[5]), narrowed(v[6], v[7]));
+                uint4 value = head_of(value_asked, d);
+                take_in<1>(
+                    a, q, (const u8*)&key, (const u8*)&value, [](int) { return 0; }, [&](int) { return mine == 0; });
+                if (mine == 0 && head % (HEADS / GROUPS) == 0) {
+                    i64 to = ((i64)(s.row * GROUPS + s.group) * capacity + firsts[s.row] + position) * HEAD_WIDTH + d;
+                    *(uint4*)(of<u16>(layer, KEYS) + to) = key;
+                    *(uint4*)(of<u16>(layer, VALUES) + to) = value;
+                }
+            }
             int units = (s.count + KEPT - 1) / KEPT;
             for (int i = first_of_mine(); i < units; i += TAKERS) {
                 const u8* keys = filled(unit + i);
@@ -814,19 +828,6 @@ struct Block {
                 free(unit + i);
             }
             unit += units;
-            if (newest) {
-                float v[8];
-                turn(key_asked, d, cos, sin, partner, v);
-                uint4 key = make_uint4(narrowed(v[0], v[1]), narrowed(v[2], v[3]), narrowed(v[4], v[5]), narrowed(v[6], v[7]));
-                uint4 value = head_of(value_asked, d);
-                take_in<1>(
-                    a, q, (const u8*)&key, (const u8*)&value, [](int) { return 0; }, [&](int) { return mine == 0; });
-                if (mine == 0 && head % (HEADS / GROUPS) == 0) {
-                    i64 to = ((i64)(s.row * GROUPS + s.group) * capacity + firsts[s.row] + position) * HEAD_WIDTH + d;
-                    *(uint4*)(of<u16>(layer, KEYS) + to) = key;
-                    *(uint4*)(of<u16>(layer, VALUES) + to) = value;
-                }
-            }
             join_lanes(a);
             if (!first) together();  // what the share before has left is read
             first = false;
