@@ -109,31 +109,20 @@ __device__ __forceinline__ void fetch(const void* p) { asm volatile("prefetch.gl
 
 __device__ __forceinline__ void together() { asm volatile("bar.sync 1, %0;" ::"n"(THREADS) : "memory"); }
 
-// Words that others tell, or zeros. `if_so`: without a branch, so that many are asked for before the first is there.
+// Words that others tell, or what v was: without a branch, so that many are asked for before the first is there.
 __device__ __forceinline__ void ask(uint4& v, const u32* p, bool if_so) {
     asm volatile(
-        "{\n.reg .pred p;\nsetp.ne.u32 p, %5, 0;\nmov.u32 %0, 0;\nmov.u32 %1, 0;\nmov.u32 %2, 0;\nmov.u32 %3, 0;\n"
-        "@p ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];\n}\n"
-        : "=&r"(v.x), "=&r"(v.y), "=&r"(v.z), "=&r"(v.w)
-        : "l"(p), "r"((u32)if_so)
-        : "memory");
-}
-
-__device__ __forceinline__ void ask(uint2& v, const u32* p, bool if_so) {
-    asm volatile(
-        "{\n.reg .pred p;\nsetp.ne.u32 p, %3, 0;\nmov.u32 %0, 0;\nmov.u32 %1, 0;\n"
-        "@p ld.relaxed.gpu.global.v2.u32 {%0, %1}, [%2];\n}\n"
-        : "=&r"(v.x), "=&r"(v.y)
+        "{\n.reg .pred p;\nsetp.ne.u32 p, %5, 0;\n@p ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];\n}\n"
+        : "+r"(v.x), "+r"(v.y), "+r"(v.z), "+r"(v.w)
         : "l"(p), "r"((u32)if_so)
         : "memory");
 }
 
 __device__ __forceinline__ void ask(u32& v, const u32* p, bool if_so) {
-    asm volatile(
-        "{\n.reg .pred p;\nsetp.ne.u32 p, %2, 0;\nmov.u32 %0, 0;\n@p ld.relaxed.gpu.global.u32 %0, [%1];\n}\n"
-        : "=&r"(v)
-        : "l"(p), "r"((u32)if_so)
-        : "memory");
+    asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p, %2, 0;\n@p ld.relaxed.gpu.global.u32 %0, [%1];\n}\n"
+                 : "+r"(v)
+                 : "l"(p), "r"((u32)if_so)
+                 : "memory");
 }
 
 __device__ __forceinline__ void put(u32* p, u32 word) {
@@ -337,15 +326,39 @@ struct Block {
     __device__ __forceinline__ void tell(int word, float v) { put(words + word, shortened(v) | now); }
 
     __device__ __forceinline__ bool is_of_now(u32 v) { return ((v ^ now) & 255u) == 0; }
-    __device__ __forceinline__ bool is_of_now(uint2 v) { return (((v.x ^ now) | (v.y ^ now)) & 255u) == 0; }
     __device__ __forceinline__ bool is_of_now(uint4 v) {
         return (((v.x ^ now) | (v.y ^ now) | (v.z ^ now) | (v.w ^ now)) & 255u) == 0;
     }
 
-    template <class Words>
-    __device__ __forceinline__ void await(Words& v, const u32* p) {
-        for (u32 polls = 0; !is_of_now(v); ask(v, p, true))
+    // All words that a thread needs, asked for together until all are of now: a round takes as long as one of them.
+    // `at` gives the place of the p-th, `wanted` whether there is one.
+    template <int COUNT, class Words, class At, class Wanted>
+    __device__ __forceinline__ bool ask_for(Words (&v)[COUNT], At at, Wanted wanted) {
+        bool all = true;
+#pragma unroll
+        for (int p = 0; p < COUNT; p++) ask(v[p], at(p), wanted(p) && !is_of_now(v[p]));
+#pragma unroll
+        for (int p = 0; p < COUNT; p++) all = all && (!wanted(p) || is_of_now(v[p]));
+        return all;
+    }
+
+    template <class Round>
+    __device__ __forceinline__ void until(Round round) {
+#pragma unroll 1
+        for (u32 polls = 0; !round();)
             if (++polls == PATIENCE) __trap();
+    }
+
+    template <int COUNT>
+    __device__ __forceinline__ void forget(uint4 (&v)[COUNT]) {
+#pragma unroll
+        for (int p = 0; p < COUNT; p++) v[p] = make_uint4(~now, ~now, ~now, ~now);
+    }
+
+    template <int COUNT, class At, class Wanted>
+    __device__ __forceinline__ void await(uint4 (&v)[COUNT], At at, Wanted wanted) {
+        forget(v);
+        until([&] { return ask_for(v, at, wanted); });
     }
 
     __device__ __forceinline__ void end_phase() {
@@ -446,12 +459,11 @@ struct Block {
         return v;
     }
 
-    // x = scale · norm(stream); `begin` asks for what `read` gives: a row's numbers from 4 i on.
-    template <class Begin, class Read>
-    __device__ __forceinline__ void norm(int layer, int gain_at, float epsilon, float scale, Begin begin, Read read) {
+    // x = scale · norm(stream); `read` gives all fours of this thread, of row p / EACH.
+    template <class Read>
+    __device__ __forceinline__ void norm(int layer, int gain_at, float epsilon, float scale, Read read) {
         const uint2 *gains = of<uint2>(layer, gain_at), *shifts = of<uint2>(layer, gain_at + 1);
         uint2 gain[EACH], shift[EACH];
-        uint4 asked[ROWS][EACH];
         float4 v[ROWS][EACH];
         stamp(0);
 #pragma unroll
@@ -463,17 +475,7 @@ struct Block {
                 if (shifts != nullptr) shift[e] = shifts[i];
             }
         }
-#pragma unroll
-        for (int r = 0; r < ROWS; r++)
-#pragma unroll
-            for (int e = 0; e < EACH; e++) begin(r, e * THREADS + thread, asked[r][e]);
-#pragma unroll
-        for (int r = 0; r < ROWS; r++)
-#pragma unroll
-            for (int e = 0; e < EACH; e++) {
-                int i = e * THREADS + thread;
-                v[r][e] = i < WIDTH / 4 ? read(r, i, asked[r][e]) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-            }
+        read(v);
         stamp(1);
         // Each warp has a mean and squares around it; together they are those of all, at the cost of one barrier.
 #pragma unroll
@@ -537,18 +539,12 @@ struct Block {
 #pragma unroll 1
         for (int begin = thread; begin < FOURS; begin += AT_ONCE * THREADS) {
             uint4 v[AT_ONCE];
+            auto at = [&](int p) { return given + (begin + p * THREADS) * 4; };
+            auto wanted = [&](int p) { return begin + p * THREADS < FOURS; };
+            await(v, at, wanted);
 #pragma unroll
-            for (int p = 0; p < AT_ONCE; p++) {
-                int i = begin + p * THREADS;
-                ask(v[p], given + i * 4, i < FOURS);
-            }
-#pragma unroll
-            for (int p = 0; p < AT_ONCE; p++) {
-                int i = begin + p * THREADS;
-                if (i >= FOURS) break;
-                await(v[p], given + i * 4);
-                ((uint2*)x)[i] = pairs_of(v[p]);
-            }
+            for (int p = 0; p < AT_ONCE; p++)
+                if (wanted(p)) ((uint2*)x)[begin + p * THREADS] = pairs_of(v[p]);
         }
         stamp(1);
         together();
@@ -559,46 +555,38 @@ struct Block {
     __device__ __forceinline__ void join() {
         constexpr int FOURS = LINES * HEAD_WIDTH / 4, PASSES = (FOURS + THREADS - 1) / THREADS;
         constexpr int MOST = SHARES > 10 ? 1 : 10 / SHARES, AT_ONCE = PASSES < MOST ? PASSES : MOST;
-        auto record_of = [&](int i, int share) {
-            return words + PARTS + (i / (HEAD_WIDTH / 4) * SHARES + share) * RECORD;
-        };
+        constexpr int IN_LINE = HEAD_WIDTH / 4;
         stamp(0);
 #pragma unroll 1
         for (int begin = thread; begin < FOURS; begin += AT_ONCE * THREADS) {
-            uint4 part[AT_ONCE][SHARES];
-            uint2 stat[AT_ONCE][SHARES];
+            uint4 v[AT_ONCE * SHARES * 2];  // of each four and share: what it attended to; its highest score, its sum
             int count[AT_ONCE];
 #pragma unroll
             for (int p = 0; p < AT_ONCE; p++) {
                 int i = begin + p * THREADS;
-                count[p] = i < FOURS ? shares_of(positions[i / (HEAD_WIDTH / 4) / HEADS]) : 0;
-#pragma unroll
-                for (int s = 0; s < SHARES; s++) {
-                    const u32* record = record_of(i, s);
-                    ask(part[p][s], record + i % (HEAD_WIDTH / 4) * 4, s < count[p]);
-                    ask(stat[p][s], record + HEAD_WIDTH, s < count[p]);
-                }
+                count[p] = i < FOURS ? shares_of(positions[i / IN_LINE / HEADS]) : 0;
             }
+            auto at = [&](int k) {
+                int i = begin + k / 2 / SHARES * THREADS, share = k / 2 % SHARES;
+                return words + PARTS + (i / IN_LINE * SHARES + share) * RECORD + (k % 2 ? IN_LINE : i % IN_LINE) * 4;
+            };
+            await(v, at, [&](int k) { return k / 2 % SHARES < count[k / 2 / SHARES]; });
 #pragma unroll
             for (int p = 0; p < AT_ONCE; p++) {
                 int i = begin + p * THREADS;
                 if (i >= FOURS) break;
+                const uint4* mine = v + p * SHARES * 2;
                 float most = -1e30f, total = 0.0f, a = 0.0f, b = 0.0f, c = 0.0f, d = 0.0f;
 #pragma unroll
-                for (int s = 0; s < SHARES; s++) {
-                    if (s >= count[p]) break;
-                    const u32* record = record_of(i, s);
-                    await(stat[p][s], record + HEAD_WIDTH);
-                    await(part[p][s], record + i % (HEAD_WIDTH / 4) * 4);
-                    most = fmaxf(most, number_of(stat[p][s].x));
-                }
+                for (int s = 0; s < SHARES; s++)
+                    if (s < count[p]) most = fmaxf(most, number_of(mine[2 * s + 1].x));
 #pragma unroll
                 for (int s = 0; s < SHARES; s++) {
                     if (s >= count[p]) break;
-                    float weight = exponential(number_of(stat[p][s].x) - most);
-                    float4 v = numbers_of(part[p][s]);
-                    total += weight * number_of(stat[p][s].y);
-                    a += weight * v.x, b += weight * v.y, c += weight * v.z, d += weight * v.w;
+                    float weight = exponential(number_of(mine[2 * s + 1].x) - most);
+                    float4 y = numbers_of(mine[2 * s]);
+                    total += weight * number_of(mine[2 * s + 1].y);
+                    a += weight * y.x, b += weight * y.y, c += weight * y.z, d += weight * y.w;
                 }
                 float rate = 1.0f / total;
                 ((uint2*)x)[i] = make_uint2(narrowed(a * rate, b * rate), narrowed(c * rate, d * rate));
@@ -725,41 +713,12 @@ struct Block {
         }
     }
 
-    // Eight numbers of a head, and those they are turned with
-    struct Asked {
-        const u32* head;
-        uint4 first, last;
-        u32 other[8];
-    };
-
-    template <bool TURNED>
-    __device__ __forceinline__ void ask_head(Asked& a, const u32* head, int d, const int* partner) {
-        a.head = head;
-        ask(a.first, head + d, true);
-        ask(a.last, head + d + 4, true);
-        if (TURNED) {
-#pragma unroll
-            for (int e = 0; e < 8; e++) ask(a.other[e], head + partner[e], true);
-        }
-    }
-
-    __device__ __forceinline__ uint4 head_of(Asked& a, int d) {
-        await(a.first, a.head + d);
-        await(a.last, a.head + d + 4);
-        uint2 first = pairs_of(a.first), last = pairs_of(a.last);
-        return make_uint4(first.x, first.y, last.x, last.y);
-    }
-
-    // Turned to its position
-    __device__ __forceinline__ void turn(Asked& a, int d, const float* cos, const float* sin, const int* partner,
-                                         float* v) {
-        widen(head_of(a, d), v);
+    // Eight numbers of a head, turned to its position; `other`: those they are turned with
+    __device__ __forceinline__ void turn(uint4 head, const u32* other, const float* cos, const float* sin, float* v) {
+        widen(head, v);
         if (ROTARY) {
 #pragma unroll
-            for (int e = 0; e < 8; e++) {
-                await(a.other[e], a.head + partner[e]);
-                v[e] = rounded(v[e] * cos[e] + number_of(a.other[e]) * sin[e]);
-            }
+            for (int e = 0; e < 8; e++) v[e] = rounded(v[e] * cos[e] + number_of(other[e]) * sin[e]);
         }
     }
 
@@ -789,23 +748,39 @@ struct Block {
             if (first) stamp(0);
             const u32* row = words + PROJECTED + s.row * QKV;
             bool newest = s.number == 0 && warp == WARPS - 1;
-            Asked query, key_asked, value_asked;
-            ask_head<ROTARY>(query, row + head * HEAD_WIDTH, d, partner);
-            if (newest) {
-                ask_head<ROTARY>(key_asked, row + (HEADS + s.group) * HEAD_WIDTH, d, partner);
-                ask_head<false>(value_asked, row + (HEADS + GROUPS + s.group) * HEAD_WIDTH, d, partner);
-            }
+            // Of query, key and value
+            auto begin = [&](int which) {
+                return row + (which == 0 ? head : (which == 1 ? HEADS : HEADS + GROUPS) + s.group) * HEAD_WIDTH;
+            };
+            uint4 given[6];
+            u32 other[ROTARY ? 16 : 1];
+            forget(given);
+#pragma unroll
+            for (int e = 0; e < (ROTARY ? 16 : 1); e++) other[e] = ~now;
+            until([&] {
+                bool all = ask_for(
+                    given, [&](int p) { return begin(p / 2) + d + p % 2 * 4; }, [&](int p) { return p < 2 || newest; });
+                if (ROTARY)
+                    all &= ask_for(
+                        other, [&](int p) { return begin(p / 8) + partner[p % 8]; },
+                        [&](int p) { return p < 8 || newest; });
+                return all;
+            });
+            auto eight = [&](int which) {
+                uint2 a = pairs_of(given[2 * which]), b = pairs_of(given[2 * which + 1]);
+                return make_uint4(a.x, a.y, b.x, b.y);
+            };
             float q[8];
-            turn(query, d, cos, sin, partner, q);
+            turn(eight(0), other, cos, sin, q);
             if (first) stamp(1), stamp(2);
 #pragma unroll
             for (int e = 0; e < 8; e++) q[e] *= scale;
             Read a = {-1e30f, 0.0f, {0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f}};
             if (newest) {
                 float v[8];
-                turn(key_asked, d, cos, sin, partner, v);
+                turn(eight(1), other + (ROTARY ? 8 : 0), cos, sin, v);
                 uint4 key = make_uint4(narrowed(v[0], v[1]), narrowed(v[2], v[3]), narrowed(v[4], v[5]), narrowed(v[6], v[7]));
-                uint4 value = head_of(value_asked, d);
+                uint4 value = eight(2);
                 take_in<1>(
                     a, q, (const u8*)&key, (const u8*)&value, [](int) { return 0; }, [&](int) { return mine == 0; });
                 if (mine == 0 && head % (HEADS / GROUPS) == 0) {
@@ -853,7 +828,7 @@ struct Block {
                     out += weight * from[i];
                 }
                 tell(record + i, out);
-                if (i == 0) tell(record + HEAD_WIDTH, most), tell(record + HEAD_WIDTH + 1, sum);
+                if (i < 4) tell(record + HEAD_WIDTH + i, i == 0 ? most : sum);
             }
         }
         end_phase();
@@ -930,15 +905,20 @@ step(const i64* table, const u16* words, const u16* places, const i64* ids, cons
     }
 
     u32 begun = *clock;  // layers that were told of; the last write is of the launch before
-    auto nothing = [](int, int, uint4& v) { v = make_uint4(0, 0, 0, 0); };
-    auto embedded = [&](int r, int i, uint4) {
-        float4 v = widened(((const uint2*)(words + ids[r] * WIDTH))[i]);
-        v.x *= word_scale, v.y *= word_scale, v.z *= word_scale, v.w *= word_scale;
-        if (PLACED) {
-            float4 p = widened(((const uint2*)(places + (i64)position[r] * WIDTH))[i]);
-            v.x += p.x, v.y += p.y, v.z += p.z, v.w += p.w;
+    auto embedded = [&](float4 (&v)[ROWS][EACH]) {
+#pragma unroll
+        for (int p = 0; p < ROWS * EACH; p++) {
+            int r = p / EACH, i = p % EACH * THREADS + threadIdx.x;
+            float4& a = v[r][p % EACH];
+            a = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+            if (i >= WIDTH / 4) continue;
+            a = widened(((const uint2*)(words + ids[r] * WIDTH))[i]);
+            a.x *= word_scale, a.y *= word_scale, a.z *= word_scale, a.w *= word_scale;
+            if (PLACED) {
+                float4 b = widened(((const uint2*)(places + (i64)position[r] * WIDTH))[i]);
+                a.x += b.x, a.y += b.y, a.z += b.z, a.w += b.w;
+            }
         }
-        return v;
     };
     Outputs mine = outputs_of(WIDTH, 0);
     for (int i = threadIdx.x; i < ROWS * mine.count; i += THREADS) {
@@ -947,10 +927,15 @@ step(const i64* table, const u16* words, const u16* places, const i64* ids, cons
         own[r * MINE + i % mine.count] = v + (PLACED ? widened(places[(i64)position[r] * WIDTH + n]) : 0.0f);
     }
     const u32* stream = told;
-    auto asked = [&](int r, int i, uint4& v) { ask(v, stream + r * WIDTH + i * 4, i < WIDTH / 4); };
-    auto streamed = [&](int r, int i, uint4 v) {
-        block.await(v, stream + r * WIDTH + i * 4);
-        return numbers_of(v);
+    auto streamed = [&](float4 (&v)[ROWS][EACH]) {
+        uint4 asked[ROWS * EACH];
+        auto four = [&](int p) { return p % EACH * THREADS + (int)threadIdx.x; };
+        auto at = [&](int p) { return stream + p / EACH * WIDTH + four(p) * 4; };
+        auto wanted = [&](int p) { return four(p) < WIDTH / 4; };
+        block.await(asked, at, wanted);
+#pragma unroll
+        for (int p = 0; p < ROWS * EACH; p++)
+            v[p / EACH][p % EACH] = wanted(p) ? numbers_of(asked[p]) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
     };
 
     for (int layer = 0; layer < LAYERS; layer++) {
@@ -962,9 +947,9 @@ step(const i64* table, const u16* words, const u16* places, const i64* ids, cons
         auto projected = [&](int count) {
             stream = told + BEHIND_OUTER;
             if (layer == 0)
-                block.norm(layer, GAIN, epsilon, 1.0f, nothing, embedded);
+                block.norm(layer, GAIN, epsilon, 1.0f, embedded);
             else
-                block.norm(layer, GAIN, epsilon, 1.0f, asked, streamed);
+                block.norm(layer, GAIN, epsilon, 1.0f, streamed);
             block.now = (begun + layer + 1) & 255u;
             block.multiply<WIDTH, WIDTH_PIECES, 2>(count);
         };
@@ -996,7 +981,7 @@ step(const i64* table, const u16* words, const u16* places, const i64* ids, cons
         };
         auto normed = [&](int count) {
             stream = told + BEHIND_OUT;
-            block.norm(layer, NEXT_GAIN, epsilon, 1.0f, asked, streamed);
+            block.norm(layer, NEXT_GAIN, epsilon, 1.0f, streamed);
             block.multiply<WIDTH, WIDTH_PIECES, 2>(count * SIDES);
         };
         map_of(block, HIDDEN, 4 * layer + 2, gated, normed, [&](int n, int i, int r, float2 before) {
@@ -1018,7 +1003,7 @@ step(const i64* table, const u16* words, const u16* places, const i64* ids, cons
     const u16* bias = block.of<u16>(LAYERS, MAP_BIAS);
     auto last = [&](int count) {
         stream = told + BEHIND_OUTER;
-        block.norm(LAYERS, GAIN, epsilon, head_scale, asked, streamed);
+        block.norm(LAYERS, GAIN, epsilon, head_scale, streamed);
         block.multiply<WIDTH, WIDTH_PIECES, 2>(count);
     };
     auto shifted = [&](int n, int) { return make_float2(bias == nullptr ? 0.0f : widened(bias[n]), 0.0f); };
