@@ -19,7 +19,8 @@
 //
 // Given by #define: ROWS WIDTH HEADS GROUPS HEAD_WIDTH HIDDEN VOCABULARY LAYERS BLOCKS; WIDTH_PIECES
 // ATTENDED_PIECES HIDDEN_PIECES (of a row of each width); STAGE (bytes of a slot) STAGES KEPT (slots of a cache in a unit) SHARES (of
-// a head's slots) LEAST (slots of a share, where there are several) UNDER_WAY (copies of a block) WARPS; RMS GATED ACTIVATION ROTARY PLACED GAP_FROM GAP_TO; TIMED (0, or 1 + the block that notes when
+// a head's slots) LEAST (slots of a share, where there are several) UNDER_WAY (copies of a block) PROBED
+// (words, in fours, that a thread waits for before it asks for the rest) WARPS; RMS GATED ACTIVATION ROTARY PLACED GAP_FROM GAP_TO; TIMED (0, or 1 + the block that notes when
 // it does what).
 
 typedef unsigned char u8;
@@ -358,6 +359,7 @@ struct Block {
     template <int COUNT, class At, class Wanted>
     __device__ __forceinline__ void await(uint4 (&v)[COUNT], At at, Wanted wanted) {
         forget(v);
+        if (PROBED > 0) until([&] { return ask_for(v, at, [&](int p) { return p < PROBED && wanted(p); }); });
         until([&] { return ask_for(v, at, wanted); });
     }
 
@@ -679,7 +681,7 @@ struct Block {
         float most, sum, out[8];
     };
 
-    // Some slots at once, so that only the highest score is waited for; `at` gives a slot's bytes, `inside` whether it is one.
+    // Some slots at once, so that only the highest score is waited for; `at`: where a slot begins, `inside`: if it is one.
     template <int COUNT, class At, class Inside>
     __device__ __forceinline__ void take_in(Read& a, const float* q, const u8* keys, const u8* values, At at,
                                             Inside inside) {
