@@ -7,21 +7,26 @@
 // ring holds is by then some microseconds of memory's time.
 //
 // Units are what the ring holds in a slot: four pieces of rows of a matrix, or some slots of keys and of values. One
-// warp takes a unit, by its number. Everyone counts units in the same order: qkv, attention, out, inner, outer of each layer, head.
+// warp takes a unit, by its number. Everyone counts units in the same order: qkv, attention, out, inner, outer of each
+// layer, head.
 //
-// What blocks tell each other are words in global memory: a number in float32 whose lowest 8 bits say when it was told.
-// Who needs a number asks for its word until it is of now. So there is no fence and no counter: it takes the time of a
-// store and a load. A word always becomes visible whole; that is all that is asked of the memory. Words are told anew in
-// each layer and are no number of older layers, so those 8 bits only tell this layer from the one before. Nobody tells
-// a word anew before all have read it: each block tells some of both streams, `behind_out` and `behind_outer`, in each
-// layer, after it has read all that it reads of that half of the layer, and each of a word's tellers has seen, itself
-// or through others, all of the stream of the half before. Weights are bfloat16.
+// What blocks tell each other are words in global memory: a number in float32 whose lowest 8 bits say of which layer it
+// is. Who needs a number asks for its word until it is of now: no fence, no counter, and no more time than a store and
+// a load take. All that is asked of the memory is that a word becomes visible whole. Every word is told once in every
+// layer, so that those 8 bits need only tell a layer from the one before.
+//
+// Nobody tells a word of the next layer before all have read that of this one. A block has read all that a phase reads
+// before it tells anything of that phase, and tells numbers of the stream behind `out` and behind `outer` in each layer.
+// Who tells hidden units, or the stream behind `outer`, comes after all of the stream behind `out` of that layer; who
+// tells queries, shares or the stream behind `out` comes after all of the stream behind `outer` of the layer before;
+// itself, or because it needs words of others who do. So when a word is told, each block is past the half of a layer
+// in which it read that word's last number. Weights are bfloat16.
 //
 // Given by #define: ROWS WIDTH HEADS GROUPS HEAD_WIDTH HIDDEN VOCABULARY LAYERS BLOCKS; WIDTH_PIECES
-// ATTENDED_PIECES HIDDEN_PIECES (of a row of each width); STAGE (bytes of a slot) STAGES KEPT (slots of a cache in a unit) SHARES (of
-// a head's slots) LEAST (slots of a share, where there are several) UNDER_WAY (copies of a block) PROBED
-// (words, in fours, that a thread waits for before it asks for the rest) WARPS; RMS GATED ACTIVATION ROTARY PLACED GAP_FROM GAP_TO; TIMED (0, or 1 + the block that notes when
-// it does what).
+// ATTENDED_PIECES HIDDEN_PIECES (of a row of each width); STAGE (bytes of a slot) STAGES UNDER_WAY (slots that are
+// waited for at a time) KEPT (slots of a cache in a unit) SHARES (of a head's slots, at most) LEAST (slots of a share,
+// where there are several) PROBED (words, in fours, that a thread waits for before it asks for the rest) WARPS; RMS
+// GATED ACTIVATION ROTARY PLACED GAP_FROM GAP_TO; TIMED (0, or 1 + the block that notes when it does what).
 
 typedef unsigned char u8;
 typedef unsigned short u16;
@@ -681,7 +686,7 @@ struct Block {
         float most, sum, out[8];
     };
 
-    // Some slots at once, so that only the highest score is waited for; `at`: where a slot begins, `inside`: if it is one.
+    // Some slots at once, so that only the highest score is waited for; `at`: where one begins, `inside`: if it is one.
     template <int COUNT, class At, class Inside>
     __device__ __forceinline__ void take_in(Read& a, const float* q, const u8* keys, const u8* values, At at,
                                             Inside inside) {
@@ -781,7 +786,8 @@ struct Block {
             if (newest) {
                 float v[8];
                 turn(eight(1), other + (ROTARY ? 8 : 0), cos, sin, v);
-                uint4 key = make_uint4(narrowed(v[0], v[1]), narrowed(v[2], v[3]), narrowed(v[4], v[5]), narrowed(v[6], v[7]));
+                uint4 key = make_uint4(
+                    narrowed(v[0], v[1]), narrowed(v[2], v[3]), narrowed(v[4], v[5]), narrowed(v[6], v[7]));
                 uint4 value = eight(2);
                 take_in<1>(
                     a, q, (const u8*)&key, (const u8*)&value, [](int) { return 0; }, [&](int) { return mine == 0; });
