@@ -16,7 +16,7 @@
 // layer, so that those 8 bits need only tell a layer from the one before.
 //
 // Nobody tells a word of the next layer before all have read that of this one. A block has read all that a phase reads
-// before it tells anything of that phase, and tells numbers of the stream behind `out` and behind `outer` in each layer.
+// before it tells anything of that phase, and in each layer tells some of the stream behind `out` and behind `outer`.
 // Who tells hidden units, or the stream behind `outer`, comes after all of the stream behind `out` of that layer; who
 // tells queries, shares or the stream behind `out` comes after all of the stream behind `outer` of the layer before;
 // itself, or because it needs words of others who do. So when a word is told, each block is past the half of a layer
