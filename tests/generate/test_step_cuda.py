@@ -48,6 +48,13 @@ def test_what_a_block_holds_is_no_more_than_it_may(name, rows, monkeypatch):
             assert step_cuda.TALL * 2 * linear.weight.shape[1] // pieces <= room.stage
 
 
+def test_each_block_has_a_part_of_the_stream(monkeypatch):
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    monkeypatch.setattr(step_cuda, "_processors", lambda device: 132)
+    assert step_cuda.blocks_of(plan_of(MODELS["gpt2"]("cpu"))) == 132
+    assert step_cuda.blocks_of(plan_of(model_of("gpt2", "cpu"))) == 48  # as wide as it is
+
+
 def test_what_it_does_not_know_is_left_to_others(monkeypatch):
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     one = Shape(1, 64, 0, 0)
@@ -99,9 +106,9 @@ def test_logits_are_as_near_to_single_precision_as_those_of_the_parts(name, leng
 def test_a_record_writes_the_same_again(hopper):
     model = MODELS["gpt2"]("cuda").bfloat16()
 
-    def written():
-        lines = [Line(prompt, 24, frozenset([2])) for prompt in prompts_of([20, 7])]
-        for _ in write(FromPrompts(model, prompts_of([20, 7]), most=24), lines, TheLikeliest()):
+    def written():  # so many that words are told more often than their 8 bits can count
+        lines = [Line(prompt, 300, frozenset([-1])) for prompt in prompts_of([20, 7])]
+        for _ in write(FromPrompts(model, prompts_of([20, 7]), most=300), lines, TheLikeliest()):
             pass
         return [(line.ids, line.log_probabilities) for line in lines]
 

@@ -7,15 +7,26 @@
 // ring holds is by then some microseconds of memory's time.
 //
 // Units are what the ring holds in a slot: four pieces of rows of a matrix, or some slots of keys and of values. One
-// warp takes a unit, by its number. Everyone counts units in the same order: qkv, attention, out, inner, outer of each layer, head.
+// warp takes a unit, by its number. Everyone counts units in the same order: qkv, attention, out, inner, outer of each
+// layer, head.
 //
-// What blocks tell each other lies in global memory: the stream x in float32 [ROWS WIDTH], the rest as narrow as the
-// weights. It is read past L1, which does not know what others wrote. Weights are bfloat16.
+// What blocks tell each other are words in global memory: a number in float32 whose lowest 8 bits say of which layer it
+// is. Who needs a number asks for its word until it is of now: no fence, no counter, and no more time than a store and
+// a load take. All that is asked of the memory is that a word becomes visible whole. Every word is told once in every
+// layer, so that those 8 bits need only tell a layer from the one before.
+//
+// Nobody tells a word of the next layer before all have read that of this one. A block has read all that a phase reads
+// before it tells anything of that phase, and in each layer tells some of the stream behind `out` and behind `outer`.
+// Who tells hidden units, or the stream behind `outer`, comes after all of the stream behind `out` of that layer; who
+// tells queries, shares or the stream behind `out` comes after all of the stream behind `outer` of the layer before;
+// itself, or because it needs words of others who do. So when a word is told, each block is past the half of a layer
+// in which it read that word's last number. Weights are bfloat16.
 //
 // Given by #define: ROWS WIDTH HEADS GROUPS HEAD_WIDTH HIDDEN VOCABULARY LAYERS BLOCKS; WIDTH_PIECES
-// ATTENDED_PIECES HIDDEN_PIECES (of a row of each width); STAGE (bytes of a slot) STAGES KEPT (slots of a cache in a unit) SHARES (of
-// a head's slots) WARPS; RMS GATED ACTIVATION ROTARY PLACED GAP_FROM GAP_TO; TIMED (0, or 1 + the block that notes when
-// it does what).
+// ATTENDED_PIECES HIDDEN_PIECES (of a row of each width); STAGE (bytes of a slot) STAGES UNDER_WAY (slots that are
+// waited for at a time) KEPT (slots of a cache in a unit) SHARES (of a head's slots, at most) LEAST (slots of a share,
+// where there are several) PROBED (words, in fours, that a thread waits for before it asks for the rest) WARPS; RMS
+// GATED ACTIVATION ROTARY PLACED GAP_FROM GAP_TO; TIMED (0, or 1 + the block that notes when it does what).
 
 typedef unsigned char u8;
 typedef unsigned short u16;
@@ -27,12 +38,21 @@ constexpr u32 PATIENCE = 1u << 24;  // polls after which something has gone wron
 constexpr int THREADS = 32 * WARPS;  // that do arithmetic
 constexpr int TAKERS = STAGES < WARPS ? STAGES : WARPS;  // warps that take units; see `first_of_mine`
 constexpr int TALL = 4;              // pieces of rows in a unit
-constexpr int FAR = 32;              // numbers between two counters: each in a line of its own
 constexpr int ATTENDED = HEADS * HEAD_WIDTH, QKV = (HEADS + 2 * GROUPS) * HEAD_WIDTH;
 constexpr int LINES = ROWS * HEADS;
 constexpr int SIDES = GATED ? 2 : 1;  // rows of a matrix for an output of the inner map
-constexpr int WIDE = (WIDTH / 8 + 31) / 32 * 256;  // room of a row of WIDTH numbers in float32, see `placed`
 constexpr int EACH = (WIDTH / 4 + THREADS - 1) / THREADS;  // fours of a row that a thread reads
+constexpr int MINE = (WIDTH + BLOCKS - 1) / BLOCKS;        // numbers of a row of the stream that a block adds to
+constexpr int RECORD = HEAD_WIDTH + 4;  // words of a share: what it attended to, its highest score, its sum
+
+// Where words lie; each part begins in a line of its own.
+__device__ constexpr int lined(int words) { return (words + 31) / 32 * 32; }
+constexpr int BEHIND_OUT = 0, BEHIND_OUTER = BEHIND_OUT + lined(ROWS * WIDTH);  // the stream
+constexpr int PROJECTED = BEHIND_OUTER + lined(ROWS * WIDTH), PARTS = PROJECTED + lined(ROWS * QKV);
+constexpr int ACTIVE = PARTS + lined(LINES * SHARES * RECORD);  // hidden units
+
+static_assert(WIDTH >= BLOCKS, "each block tells some of the stream");
+static_assert(LEAST >= SHARES, "no share is empty");
 
 // What the table of pointers holds of a layer; behind the last, GAIN to MAP_BIAS are of the head.
 enum {
@@ -95,41 +115,41 @@ __device__ __forceinline__ void fetch(const void* p) { asm volatile("prefetch.gl
 
 __device__ __forceinline__ void together() { asm volatile("bar.sync 1, %0;" ::"n"(THREADS) : "memory"); }
 
-__device__ __forceinline__ uint4 fresh16(const void* p) {
-    uint4 v;
-    asm volatile("ld.global.cg.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-                 : "l"(p)
+// Words that others tell, or what v was: without a branch, so that many are asked for before the first is there.
+__device__ __forceinline__ void ask(uint4& v, const u32* p, bool if_so) {
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.ne.u32 p, %5, 0;\n@p ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];\n}\n"
+        : "+r"(v.x), "+r"(v.y), "+r"(v.z), "+r"(v.w)
+        : "l"(p), "r"((u32)if_so)
+        : "memory");
+}
+
+__device__ __forceinline__ void ask(u32& v, const u32* p, bool if_so) {
+    asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p, %2, 0;\n@p ld.relaxed.gpu.global.u32 %0, [%1];\n}\n"
+                 : "+r"(v)
+                 : "l"(p), "r"((u32)if_so)
                  : "memory");
-    return v;
 }
 
-__device__ __forceinline__ u32 fresh4(const void* p) {
-    u32 v;
-    asm volatile("ld.global.cg.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
-    return v;
+__device__ __forceinline__ void put(u32* p, u32 word) {
+    asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(p), "r"(word) : "memory");
 }
 
-__device__ __forceinline__ u16 fresh2(const void* p) {
-    u16 v;
-    asm volatile("ld.global.cg.u16 %0, [%1];" : "=h"(v) : "l"(p) : "memory");
-    return v;
+// Shared memory, or what v was: without a branch
+__device__ __forceinline__ void load_if(uint4& v, const void* p, bool if_so) {
+    asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p, %5, 0;\n@p ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];\n}\n"
+                 : "+r"(v.x), "+r"(v.y), "+r"(v.z), "+r"(v.w)
+                 : "r"(place(p)), "r"((u32)if_so));
 }
 
-__device__ __forceinline__ u32 acquired(const u32* p) {
-    u32 v;
-    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
-    return v;
-}
-
-__device__ __forceinline__ void release_one(u32* p) {
-    asm volatile("fence.acq_rel.gpu;\nred.relaxed.gpu.global.add.u32 [%0], 1;" ::"l"(p) : "memory");
-}
-
-__device__ __forceinline__ u32 one_more(u32* p) {
-    u32 v;
-    asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;" : "=r"(v) : "l"(p) : "memory");
-    return v;
+// c [16 8] += a [16 16] · b [16 8], of bfloat16: lane 4 m + q has, as pairs, 2 q and 2 q + 8 of rows m and m + 8 of a,
+// 2 q and 2 q + 8 of column m of b, and columns 2 q and 2 q + 1 of rows m and m + 8 of c.
+__device__ __forceinline__ void multiply_add(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
 __device__ __forceinline__ u32 narrowed(float low, float high) {
@@ -150,6 +170,7 @@ __device__ __forceinline__ float low(u32 pair) { return __uint_as_float(pair << 
 __device__ __forceinline__ float high(u32 pair) { return __uint_as_float(pair & 0xffff0000u); }
 __device__ __forceinline__ float widened(u16 v) { return __uint_as_float((u32)v << 16); }
 __device__ __forceinline__ u16 narrowed(float v) { return (u16)narrowed(v, 0.0f); }
+__device__ __forceinline__ float rounded(float v) { return widened(narrowed(v)); }
 __device__ __forceinline__ float exponential(float x) { return power_of_2(x * 1.4426950408889634f); }
 
 __device__ __forceinline__ void widen(uint4 v, float* to) {
@@ -158,6 +179,22 @@ __device__ __forceinline__ void widen(uint4 v, float* to) {
 }
 
 __device__ __forceinline__ float4 widened(uint2 v) { return make_float4(low(v.x), high(v.x), low(v.y), high(v.y)); }
+
+// A number as words hold it, with 16 bits of its fraction's 24
+__device__ __forceinline__ u32 shortened(float v) {
+    u32 bits = __float_as_uint(v);
+    return v == v ? (bits + 127u + (bits >> 8 & 1u)) & ~255u : 0x7fc00000u;
+}
+
+__device__ __forceinline__ float number_of(u32 word) { return __uint_as_float(word & ~255u); }
+__device__ __forceinline__ float4 numbers_of(uint4 v) {
+    return make_float4(number_of(v.x), number_of(v.y), number_of(v.z), number_of(v.w));
+}
+
+// Four words whose numbers are bfloat16
+__device__ __forceinline__ uint2 pairs_of(uint4 v) {
+    return make_uint2(v.x >> 16 | (v.y & 0xffff0000u), v.z >> 16 | (v.w & 0xffff0000u));
+}
 
 enum { NONE, GELU, GELU_TANH, GELU_QUICK, SILU, RELU };
 
@@ -191,21 +228,21 @@ __device__ __forceinline__ float activated(float y) {
     return y;
 }
 
-// Where a thread finds the fours of a row in float32: those of 32 eights side by side, so that none waits for a bank.
-__device__ __forceinline__ int placed(int eight, int half) { return eight / 32 * 64 + half * 32 + eight % 32; }
-
 // Who does what ------------------------------------------------------------------------------------------------------
 
 struct Outputs {
     int first, count;
 };
 
-// Of a map's outputs, those of this block. Who has one more than others changes from map to map.
-__device__ __forceinline__ Outputs outputs_of(int all, int map) {
-    u32 me = (blockIdx.x + map * 37u) % BLOCKS;
+// Of a map's outputs, those of this block. Who has one more than others is not the same in all maps; but whoever adds
+// to a number of the stream keeps it, so both maps that do have one `turn`.
+__device__ __forceinline__ Outputs outputs_of(int all, u32 turn) {
+    u32 me = (blockIdx.x + turn) % BLOCKS;
     int first = (u32)all * me / BLOCKS;
     return {first, (int)((u32)all * (me + 1) / BLOCKS) - first};
 }
+
+__device__ __forceinline__ u32 turn_of(int map) { return map % 2 == 0 ? map * 37u : 0u; }
 
 __device__ __forceinline__ int units_of(int rows, int pieces) { return (rows + TALL - 1) / TALL * pieces; }
 
@@ -214,22 +251,15 @@ struct Share {
     bool any;
 };
 
-__device__ __forceinline__ int slots_of_share(int position) {
-    int each = (position + SHARES - 1) / SHARES;
-    return each < KEPT ? KEPT : each;
-}
-
-__device__ __forceinline__ int shares_of(int position) {
-    int each = slots_of_share(position);
-    return position == 0 ? 1 : (position + each - 1) / each;
-}
+__device__ __forceinline__ int shares_of(int position) { return max(1, min(SHARES, (position + LEAST - 1) / LEAST)); }
 
 __device__ __forceinline__ Share share_of(int task, const int* positions, const int* firsts) {
     Share s;
     s.line = task % LINES, s.number = task / LINES, s.row = s.line / HEADS;
     s.group = s.line % HEADS / (HEADS / GROUPS);
-    int position = positions[s.row], each = slots_of_share(position), before = s.number * each;
-    s.any = s.number == 0 || before < position;
+    int position = positions[s.row], shares = shares_of(position), each = (position + shares - 1) / shares;
+    int before = s.number * each;
+    s.any = s.number < shares;
     s.begin = firsts[s.row] + before;
     s.count = s.any ? min(each, position - before) : 0;
     return s;
@@ -239,15 +269,17 @@ __device__ __forceinline__ Share share_of(int task, const int* positions, const 
 
 struct Block {
     u8* ring;      // [STAGES STAGE]
-    u8* x;         // what a map is applied to: float32 as `placed`, or bfloat16 as it is
-    u8* scratch;   // sums of a map [rows pieces ROWS], or what warps have attended to
-    float* moment; // [2 WARPS ROWS]
+    u8* x;         // what a map is applied to: bfloat16 [1 or 2, ROWS K], two whose sum it is behind a norm
+    u8* scratch;   // sums of a map [rows pieces ROWS]
+    float* read;   // what warps have attended to [WARPS HEAD_WIDTH + 2]
+    float2* moment;  // [ROWS WARPS]
+    float* own;      // of the stream, what this block adds to [ROWS MINE]
     const i64* table;                // [LAYERS + 1, COLUMNS]
     const int *positions, *firsts;   // [ROWS]
     u64 *full, *empty;               // [STAGES]
     int unit, warp, lane, thread, capacity;
-    u32* counters;
-    int met;  // meetings of all blocks so far
+    u32* words;
+    u32 now;  // which words are of this layer
 #if TIMED
     i64* stamps;
     i64 idle;
@@ -295,12 +327,48 @@ struct Block {
         if (lane == 0) arrive(empty + number % STAGES);
     }
 
-    // Meetings: all of a block's threads have written before it says so, and read after all blocks have.
+    // Words that this block tells, and those it waits for
 
-    __device__ __forceinline__ void tell_others() {
-        together();
-        if (thread == 0) release_one(counters + met * FAR);
-        met++;
+    __device__ __forceinline__ void tell(int word, float v) { put(words + word, shortened(v) | now); }
+
+    __device__ __forceinline__ bool is_of_now(u32 v) { return ((v ^ now) & 255u) == 0; }
+    __device__ __forceinline__ bool is_of_now(uint4 v) {
+        return (((v.x ^ now) | (v.y ^ now) | (v.z ^ now) | (v.w ^ now)) & 255u) == 0;
+    }
+
+    // All words that a thread needs, asked for together until all are of now: a round takes as long as one of them.
+    // `at` gives the place of the p-th, `wanted` whether there is one.
+    template <int COUNT, class Words, class At, class Wanted>
+    __device__ __forceinline__ bool ask_for(Words (&v)[COUNT], At at, Wanted wanted) {
+        bool all = true;
+#pragma unroll
+        for (int p = 0; p < COUNT; p++) ask(v[p], at(p), wanted(p) && !is_of_now(v[p]));
+#pragma unroll
+        for (int p = 0; p < COUNT; p++) all = all && (!wanted(p) || is_of_now(v[p]));
+        return all;
+    }
+
+    template <class Round>
+    __device__ __forceinline__ void until(Round round) {
+#pragma unroll 1
+        for (u32 polls = 0; !round();)
+            if (++polls == PATIENCE) __trap();
+    }
+
+    template <int COUNT>
+    __device__ __forceinline__ void forget(uint4 (&v)[COUNT]) {
+#pragma unroll
+        for (int p = 0; p < COUNT; p++) v[p] = make_uint4(~now, ~now, ~now, ~now);
+    }
+
+    template <int COUNT, class At, class Wanted>
+    __device__ __forceinline__ void await(uint4 (&v)[COUNT], At at, Wanted wanted) {
+        forget(v);
+        if (PROBED > 0) until([&] { return ask_for(v, at, [&](int p) { return p < PROBED && wanted(p); }); });
+        until([&] { return ask_for(v, at, wanted); });
+    }
+
+    __device__ __forceinline__ void end_phase() {
         stamp(5);
 #if TIMED
         if (blockIdx.x == TIMED - 1 && thread == 0) stamps[phase * 8 + 6] = idle;
@@ -308,28 +376,20 @@ struct Block {
 #endif
     }
 
-    __device__ __forceinline__ void await_others() {
-        stamp(0);
-        if (met > 0) {
-            if (thread == 0)
-                for (u32 polls = 0; acquired(counters + (met - 1) * FAR) < BLOCKS;)
-                    if (++polls == PATIENCE) __trap();
-            together();
-        }
-        stamp(1);
-    }
-
     // What fills the ring ------------------------------------------------------------------------------------------
 
     __device__ __forceinline__ void begin_unit(u32 bytes) {
         wait(empty + unit % STAGES, unit / STAGES + 1);
+        // Few copies at a time: what blocks tell each other waits in the same queues.
+        int earlier = unit - UNDER_WAY;
+        if (earlier >= 0) wait(full + earlier % STAGES, earlier / STAGES);
         expect(full + unit % STAGES, bytes);
     }
 
     template <int K, int PIECES, int SIDE>
     __device__ __forceinline__ void fill_map(const u16* w, int all, int map, u64 policy) {
         constexpr int PIECE = K / PIECES * 2;  // bytes
-        Outputs mine = outputs_of(all, map);
+        Outputs mine = outputs_of(all, turn_of(map));
         int rows = mine.count * SIDE, units = units_of(rows, PIECES);
         for (int i = 0; i < units; i++, unit++) {
             int from = i / PIECES * TALL, count = min(TALL, rows - from), piece = i % PIECES;
@@ -390,31 +450,29 @@ struct Block {
 
     // What maps are applied to -------------------------------------------------------------------------------------
 
-    // Sums over all threads, of each row; `which` of two places: those before may still be read.
-    __device__ __forceinline__ void sum_all(float (&v)[ROWS], int which) {
-        float* mine = moment + which * WARPS * ROWS;
-#pragma unroll
-        for (int r = 0; r < ROWS; r++) {
-#pragma unroll
-            for (int far = 16; far > 0; far /= 2) v[r] += __shfl_xor_sync(~0u, v[r], far);
-            if (lane == 0) mine[r * WARPS + warp] = v[r];
+    // Numbers of a row that the threads of a warp have
+    __device__ static constexpr int numbers_with(int warp) {
+        int found = 0;
+        for (int e = 0; e < EACH; e++) {
+            int left = WIDTH / 4 - e * THREADS - warp * 32;
+            found += left < 0 ? 0 : left > 32 ? 128 : left * 4;
         }
-        together();
-#pragma unroll
-        for (int r = 0; r < ROWS; r++) {
-            v[r] = 0.0f;
-#pragma unroll
-            for (int w = 0; w < WARPS; w++) v[r] += mine[r * WARPS + w];
-        }
+        return found;
     }
 
-    // x = scale · norm(stream); `read` gives a row's numbers from 4 i on.
+    __device__ __forceinline__ float sum_of_warp(float v) {
+#pragma unroll
+        for (int far = 16; far > 0; far /= 2) v += __shfl_xor_sync(~0u, v, far);
+        return v;
+    }
+
+    // x = scale · norm(stream); `read` gives all fours of this thread, of row p / EACH.
     template <class Read>
     __device__ __forceinline__ void norm(int layer, int gain_at, float epsilon, float scale, Read read) {
         const uint2 *gains = of<uint2>(layer, gain_at), *shifts = of<uint2>(layer, gain_at + 1);
         uint2 gain[EACH], shift[EACH];
         float4 v[ROWS][EACH];
-        float total[ROWS], square[ROWS];
+        stamp(0);
 #pragma unroll
         for (int e = 0; e < EACH; e++) {
             int i = e * THREADS + thread;
@@ -424,45 +482,55 @@ struct Block {
                 if (shifts != nullptr) shift[e] = shifts[i];
             }
         }
-        await_others();
+        read(v);
+        stamp(1);
+        // Each warp has a mean and squares around it; together they are those of all, at the cost of one barrier.
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
-            total[r] = square[r] = 0.0f;
+            float total = 0.0f, square = 0.0f, mean = 0.0f;
+            if (!RMS) {
 #pragma unroll
-            for (int e = 0; e < EACH; e++) {
-                int i = e * THREADS + thread;
-                v[r][e] = i < WIDTH / 4 ? read(r, i) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+                for (int e = 0; e < EACH; e++) total += (v[r][e].x + v[r][e].y) + (v[r][e].z + v[r][e].w);
+                mean = sum_of_warp(total) / max(1, numbers_with(warp));
             }
-        }
-        if (!RMS) {
-#pragma unroll
-            for (int r = 0; r < ROWS; r++)
-#pragma unroll
-                for (int e = 0; e < EACH; e++) total[r] += (v[r][e].x + v[r][e].y) + (v[r][e].z + v[r][e].w);
-            sum_all(total, 0);
-        }
-#pragma unroll
-        for (int r = 0; r < ROWS; r++)
 #pragma unroll
             for (int e = 0; e < EACH; e++)
                 if (e * THREADS + thread < WIDTH / 4) {
-                    float mean = total[r] * (1.0f / WIDTH);
-                    float4& a = v[r][e];
+                    float4 a = v[r][e];
                     a.x -= mean, a.y -= mean, a.z -= mean, a.w -= mean;
-                    square[r] += (a.x * a.x + a.y * a.y) + (a.z * a.z + a.w * a.w);
+                    square += (a.x * a.x + a.y * a.y) + (a.z * a.z + a.w * a.w);
                 }
-        sum_all(square, 1);
+            square = sum_of_warp(square);
+            if (lane == 0) moment[r * WARPS + warp] = make_float2(mean, square);
+        }
+        together();
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
-            float rate = rsqrtf(square[r] * (1.0f / WIDTH) + epsilon);
+            float mean = 0.0f, square = 0.0f;
+            float2 of_warp[WARPS];
+#pragma unroll
+            for (int w = 0; w < WARPS; w++) {
+                of_warp[w] = moment[r * WARPS + w];
+                mean += of_warp[w].x * (numbers_with(w) * (1.0f / WIDTH));
+            }
+#pragma unroll
+            for (int w = 0; w < WARPS; w++) {
+                float off = of_warp[w].x - mean;
+                square += of_warp[w].y + off * off * numbers_with(w);
+            }
+            float rate = rsqrtf(square * (1.0f / WIDTH) + epsilon);
 #pragma unroll
             for (int e = 0; e < EACH; e++) {
                 int i = e * THREADS + thread;
                 if (i >= WIDTH / 4) continue;
                 float4 a = v[r][e], g = widened(gain[e]), s = widened(shift[e]);
-                a.x = (a.x * rate * g.x + s.x) * scale, a.y = (a.y * rate * g.y + s.y) * scale;
-                a.z = (a.z * rate * g.z + s.z) * scale, a.w = (a.w * rate * g.w + s.w) * scale;
-                ((float4*)x)[r * (WIDE / 4) + placed(i / 2, i % 2)] = a;
+                a.x = ((a.x - mean) * rate * g.x + s.x) * scale, a.y = ((a.y - mean) * rate * g.y + s.y) * scale;
+                a.z = ((a.z - mean) * rate * g.z + s.z) * scale, a.w = ((a.w - mean) * rate * g.w + s.w) * scale;
+                uint2 most = make_uint2(narrowed(a.x, a.y), narrowed(a.z, a.w));
+                float4 m = widened(most);
+                ((uint2*)x)[r * (WIDTH / 4) + i] = most;
+                ((uint2*)x)[(ROWS + r) * (WIDTH / 4) + i] =
+                    make_uint2(narrowed(a.x - m.x, a.y - m.y), narrowed(a.z - m.z, a.w - m.w));
             }
         }
         together();
@@ -471,110 +539,129 @@ struct Block {
 
     // x = numbers [ROWS K] that are bfloat16 already
     template <int K>
-    __device__ __forceinline__ void take(const u16* given) {
-        await_others();
-#pragma unroll 4
-        for (int i = thread; i < ROWS * K / 8; i += THREADS) ((uint4*)x)[i] = fresh16(given + i * 8);
+    __device__ __forceinline__ void take(int from) {
+        constexpr int FOURS = ROWS * K / 4, PASSES = (FOURS + THREADS - 1) / THREADS, AT_ONCE = PASSES < 8 ? PASSES : 8;
+        const u32* given = words + from;
+        stamp(0);
+#pragma unroll 1
+        for (int begin = thread; begin < FOURS; begin += AT_ONCE * THREADS) {
+            uint4 v[AT_ONCE];
+            auto at = [&](int p) { return given + (begin + p * THREADS) * 4; };
+            auto wanted = [&](int p) { return begin + p * THREADS < FOURS; };
+            await(v, at, wanted);
+#pragma unroll
+            for (int p = 0; p < AT_ONCE; p++)
+                if (wanted(p)) ((uint2*)x)[begin + p * THREADS] = pairs_of(v[p]);
+        }
+        stamp(1);
         together();
         stamp(2);
     }
 
     // x = what all shares of all heads have attended to, joined
-    __device__ __forceinline__ void join(const float* parts, const float* stats) {
-        await_others();
-        for (int i = thread; i < LINES * HEAD_WIDTH / 4; i += THREADS) {
-            int line = i / (HEAD_WIDTH / 4), d = i % (HEAD_WIDTH / 4) * 4;
-            int count = shares_of(positions[line / HEADS]);
-            float most = -1e30f, highest[SHARES], sum[SHARES];
-            uint4 part[SHARES];
+    __device__ __forceinline__ void join() {
+        constexpr int FOURS = LINES * HEAD_WIDTH / 4, PASSES = (FOURS + THREADS - 1) / THREADS;
+        constexpr int MOST = SHARES > 10 ? 1 : 10 / SHARES, AT_ONCE = PASSES < MOST ? PASSES : MOST;
+        constexpr int IN_LINE = HEAD_WIDTH / 4;
+        stamp(0);
+#pragma unroll 1
+        for (int begin = thread; begin < FOURS; begin += AT_ONCE * THREADS) {
+            uint4 v[AT_ONCE * SHARES * 2];  // of each four and share: what it attended to; its highest score, its sum
+            int count[AT_ONCE];
 #pragma unroll
-            for (int s = 0; s < SHARES; s++) {
-                highest[s] = -1e30f, sum[s] = 0.0f, part[s] = make_uint4(0, 0, 0, 0);
-                if (s < count) {
-                    const float* stat = stats + (line * SHARES + s) * 2;
-                    highest[s] = __uint_as_float(fresh4(stat));
-                    sum[s] = __uint_as_float(fresh4(stat + 1));
-                    part[s] = fresh16(parts + (i64)(line * SHARES + s) * HEAD_WIDTH + d);
+            for (int p = 0; p < AT_ONCE; p++) {
+                int i = begin + p * THREADS;
+                count[p] = i < FOURS ? shares_of(positions[i / IN_LINE / HEADS]) : 0;
+            }
+            auto at = [&](int k) {
+                int i = begin + k / 2 / SHARES * THREADS, share = k / 2 % SHARES;
+                return words + PARTS + (i / IN_LINE * SHARES + share) * RECORD + (k % 2 ? IN_LINE : i % IN_LINE) * 4;
+            };
+            await(v, at, [&](int k) { return k / 2 % SHARES < count[k / 2 / SHARES]; });
+#pragma unroll
+            for (int p = 0; p < AT_ONCE; p++) {
+                int i = begin + p * THREADS;
+                if (i >= FOURS) break;
+                const uint4* mine = v + p * SHARES * 2;
+                float most = -1e30f, total = 0.0f, a = 0.0f, b = 0.0f, c = 0.0f, d = 0.0f;
+#pragma unroll
+                for (int s = 0; s < SHARES; s++)
+                    if (s < count[p]) most = fmaxf(most, number_of(mine[2 * s + 1].x));
+#pragma unroll
+                for (int s = 0; s < SHARES; s++) {
+                    if (s >= count[p]) break;
+                    float weight = exponential(number_of(mine[2 * s + 1].x) - most);
+                    float4 y = numbers_of(mine[2 * s]);
+                    total += weight * number_of(mine[2 * s + 1].y);
+                    a += weight * y.x, b += weight * y.y, c += weight * y.z, d += weight * y.w;
                 }
+                float rate = 1.0f / total;
+                ((uint2*)x)[i] = make_uint2(narrowed(a * rate, b * rate), narrowed(c * rate, d * rate));
             }
-#pragma unroll
-            for (int s = 0; s < SHARES; s++) most = fmaxf(most, highest[s]);
-            float total = 0.0f, a = 0.0f, b = 0.0f, c = 0.0f, e = 0.0f;
-#pragma unroll
-            for (int s = 0; s < SHARES; s++) {
-                float weight = exponential(highest[s] - most);
-                total += weight * sum[s];
-                a += weight * __uint_as_float(part[s].x), b += weight * __uint_as_float(part[s].y);
-                c += weight * __uint_as_float(part[s].z), e += weight * __uint_as_float(part[s].w);
-            }
-            float rate = 1.0f / total;
-            ((uint2*)x)[i] = make_uint2(narrowed(a * rate, b * rate), narrowed(c * rate, e * rate));
         }
+        stamp(1);
         together();
         stamp(2);
     }
 
     // Maps ---------------------------------------------------------------------------------------------------------
 
-    // scratch[row, piece, r] = W[row] · x[r], of all rows of W that are this block's; PLAIN: x is bfloat16
-    template <int K, int PIECES, bool PLAIN>
+    // scratch[row, piece, r] = W[row] · x[r], of all rows of W that are this block's; x is the sum of PARTS_OF_X
+    //
+    // By matrix units, which take 8 columns of 16 numbers: the 4 rows of a unit, each in two halves of every 64. Lane
+    // 8 j + i has the i-th eight of row j, so none waits for a bank. Of the other matrix's 16
+    // rows, row 4 r + 2 part + half (and + 8 for r + 2) is that half of that part of x[r]; lanes read eights alike.
+    // Products of a half with the other one are of no use, and nobody looks at them.
+    template <int K, int PIECES, int PARTS_OF_X>
     __device__ __forceinline__ void multiply(int rows) {
-        constexpr int EIGHTS = K / PIECES / 8;
-        int units = units_of(rows, PIECES);
+        constexpr int EIGHTS = K / PIECES / 8, TURNS = (EIGHTS + 7) / 8, BATCHES = (TURNS + 7) / 8;
+        constexpr int BATCH = (TURNS + BATCHES - 1) / BATCHES;
+        static_assert(ROWS <= 4 && TALL == 4, "rows of the matrices are all taken");
+        int units = units_of(rows, PIECES), part = lane / 8 % 2, r = lane / 16, eight = lane % 8;
+        bool has = part < PARTS_OF_X && r < ROWS, has_more = part < PARTS_OF_X && r + 2 < ROWS;
 #pragma unroll 1
         for (int i = first_of_mine(); i < units; i += TAKERS) {
-            const uint4* w = (const uint4*)filled(unit + i);
             int piece = i % PIECES;
-            float sum[TALL][ROWS];
+            const uint4* w = (const uint4*)filled(unit + i) + lane / 8 * EIGHTS + eight;
+            const uint4* of_x = (const uint4*)x + (part * ROWS + r) * (K / 8) + piece * EIGHTS + eight;
+            const uint4 zero = make_uint4(0, 0, 0, 0);
+            uint4 weights[BATCH], a[BATCH], more[BATCH];
+            float sum[4][4];
 #pragma unroll
-            for (int j = 0; j < TALL; j++)
+            for (int j = 0; j < 4; j++)
 #pragma unroll
-                for (int r = 0; r < ROWS; r++) sum[j][r] = 0.0f;
-#pragma unroll(ROWS == 1 ? 8 : 1)
-            for (int t = 0; t < (EIGHTS + 31) / 32; t++) {
-                int e = t * 32 + lane;
-                if (e >= EIGHTS) break;
-                uint4 weights[TALL];
+                for (int k = 0; k < 4; k++) sum[j][k] = 0.0f;
 #pragma unroll
-                for (int j = 0; j < TALL; j++) weights[j] = w[j * EIGHTS + e];
-                float v[ROWS][8];
-                int eight = piece * EIGHTS + e;
+            for (int t = 0; t < BATCH; t++) a[t] = more[t] = zero;
+#pragma unroll(ROWS <= 2 ? 8 : 1)
+            for (int batch = 0; batch < BATCHES; batch++) {
 #pragma unroll
-                for (int r = 0; r < ROWS; r++) {
-                    if (PLAIN) {
-                        widen(((const uint4*)x)[r * (K / 8) + eight], v[r]);
-                    } else {
-                        const float4* wide = (const float4*)x + r * (WIDE / 4);
-                        float4 a = wide[placed(eight, 0)], b = wide[placed(eight, 1)];
-                        v[r][0] = a.x, v[r][1] = a.y, v[r][2] = a.z, v[r][3] = a.w;
-                        v[r][4] = b.x, v[r][5] = b.y, v[r][6] = b.z, v[r][7] = b.w;
-                    }
+                for (int t = 0; t < BATCH; t++) {
+                    int at = (batch * BATCH + t) * 8;
+                    bool inside = EIGHTS % 8 == 0 ? at < EIGHTS : at + eight < EIGHTS;
+                    weights[t] = inside ? w[at] : zero;  // 0 · something need not be 0
+                    load_if(a[t], of_x + at, has && inside);
+                    if (ROWS > 2) load_if(more[t], of_x + 2 * (K / 8) + at, has_more && inside);
                 }
 #pragma unroll
-                for (int j = 0; j < TALL; j++) {
-                    float f[8];
-                    widen(weights[j], f);
-#pragma unroll
-                    for (int r = 0; r < ROWS; r++)
-#pragma unroll
-                        for (int k = 0; k < 8; k++) sum[j][r] += f[k] * v[r][k];
+                for (int t = 0; t < BATCH; t++) {
+                    if ((batch * BATCH + t) * 8 >= EIGHTS) break;
+                    multiply_add(sum[t % 2 * 2], a[t].x, more[t].x, a[t].y, more[t].y, weights[t].x, weights[t].y);
+                    multiply_add(sum[t % 2 * 2 + 1], a[t].z, more[t].z, a[t].w, more[t].w, weights[t].z, weights[t].w);
                 }
             }
             free(unit + i);
-            // Of four sums of each lane, lanes 8 j to 8 j + 7 get the j-th of all.
 #pragma unroll
-            for (int r = 0; r < ROWS; r++) {
-                bool above = lane & 16;
-                float a = above ? sum[2][r] : sum[0][r], b = above ? sum[3][r] : sum[1][r];
-                a += __shfl_xor_sync(~0u, above ? sum[0][r] : sum[2][r], 16);
-                b += __shfl_xor_sync(~0u, above ? sum[1][r] : sum[3][r], 16);
-                above = lane & 8;
-                float c = (above ? b : a) + __shfl_xor_sync(~0u, above ? a : b, 8);
-                c += __shfl_xor_sync(~0u, c, 4);
-                c += __shfl_xor_sync(~0u, c, 2);
-                c += __shfl_xor_sync(~0u, c, 1);
-                int row = i / PIECES * TALL + lane / 8;
-                if (lane % 8 == 0 && row < rows) ((float*)scratch)[(row * PIECES + piece) * ROWS + r] = c;
+            for (int further = 0; further < ROWS; further += 2) {  // lane 16 r + j gets row j of r + further
+                bool second = lane & 4;  // half
+                float y = 0.0f;
+#pragma unroll
+                for (int j = 0; j < 4; j++) y += second ? sum[j][further + 1] : sum[j][further];
+                y += __shfl_xor_sync(~0u, y, 4);
+                if (PARTS_OF_X == 2) y += __shfl_xor_sync(~0u, y, 8);
+                int row = i / PIECES * TALL + lane % 4;
+                if (lane % 16 < 4 && r + further < ROWS && row < rows)
+                    ((float*)scratch)[(row * PIECES + piece) * ROWS + r + further] = y;
             }
         }
         unit += units;
@@ -599,42 +686,61 @@ struct Block {
         float most, sum, out[8];
     };
 
-    __device__ __forceinline__ void take_in(Read& a, const float* q, uint4 key, uint4 value, bool inside) {
-        float k[8], v[8], score = 0.0f;
-        widen(key, k);
-        widen(value, v);
+    // Some slots at once, so that only the highest score is waited for; `at`: where one begins, `inside`: if it is one.
+    template <int COUNT, class At, class Inside>
+    __device__ __forceinline__ void take_in(Read& a, const float* q, const u8* keys, const u8* values, At at,
+                                            Inside inside) {
+        float score[COUNT], higher = a.most;
 #pragma unroll
-        for (int e = 0; e < 8; e++) score += q[e] * k[e];
+        for (int t = 0; t < COUNT; t++) {
+            float k[8];
+            widen(*(const uint4*)(keys + at(t)), k);
+            score[t] = 0.0f;
 #pragma unroll
-        for (int far = LANES / 2; far > 0; far /= 2) score += __shfl_xor_sync(~0u, score, far);
-        if (!inside) return;
-        float higher = fmaxf(a.most, score), p = exponential(score - higher), shrink = exponential(a.most - higher);
-        a.most = higher, a.sum = a.sum * shrink + p;
+            for (int e = 0; e < 8; e++) score[t] += q[e] * k[e];
+        }
 #pragma unroll
-        for (int e = 0; e < 8; e++) a.out[e] = a.out[e] * shrink + p * v[e];
-    }
-
-    // Eight numbers of a head, turned to its position
-    __device__ __forceinline__ void turn(const u16* head, int d, const float* cos, const float* sin, const int* partner,
-                                         float* v) {
-        widen(fresh16(head + d), v);
-        if (ROTARY) {
+        for (int far = LANES / 2; far > 0; far /= 2)
 #pragma unroll
-            for (int e = 0; e < 8; e++) {
-                float y = v[e] * cos[e] + widened(fresh2(head + partner[e])) * sin[e];
-                v[e] = widened(narrowed(y));
-            }
+            for (int t = 0; t < COUNT; t++) score[t] += __shfl_xor_sync(~0u, score[t], far);
+#pragma unroll
+        for (int t = 0; t < COUNT; t++)
+            if (inside(t)) higher = fmaxf(higher, score[t]);
+        float shrink = exponential(a.most - higher);
+        a.most = higher, a.sum *= shrink;
+#pragma unroll
+        for (int e = 0; e < 8; e++) a.out[e] *= shrink;
+#pragma unroll
+        for (int t = 0; t < COUNT; t++) {
+            float v[8], p = inside(t) ? exponential(score[t] - higher) : 0.0f;
+            widen(*(const uint4*)(values + at(t)), v);
+            a.sum += p;
+#pragma unroll
+            for (int e = 0; e < 8; e++) a.out[e] += p * v[e];
         }
     }
 
-    __device__ __forceinline__ void attend(int layer, const u16* qkv, float* parts, float* stats, const int* partners,
-                                           float scale) {
-        constexpr int AT_ONCE = 32 / LANES;
+    // Eight numbers of a head, turned to its position; `other`: those they are turned with
+    __device__ __forceinline__ void turn(uint4 head, const u32* other, const float* cos, const float* sin, float* v) {
+        widen(head, v);
+        if (ROTARY) {
+#pragma unroll
+            for (int e = 0; e < 8; e++) v[e] = rounded(v[e] * cos[e] + number_of(other[e]) * sin[e]);
+        }
+    }
+
+    __device__ __forceinline__ void attend(int layer, const int* partners, float scale) {
+        constexpr int AT_ONCE = 32 / LANES, TURNS = (KEPT + AT_ONCE - 1) / AT_ONCE, MOST = ROTARY ? 4 : 8;
+        constexpr int BATCH = TURNS < MOST ? TURNS : MOST;
         int mine = lane / LANES, d = lane % LANES * 8;
         bool first = true;
         for (int task = blockIdx.x; task < LINES * SHARES; task += BLOCKS) {
             Share s = share_of(task, positions, firsts);
-            if (!s.any) continue;
+            int record = PARTS + (s.line * SHARES + s.number) * RECORD;
+            if (!s.any) {  // that words are told in each layer is what their times rest on
+                for (int i = thread; i < RECORD; i += THREADS) tell(record + i, 0.0f);
+                continue;
+            }
             int position = positions[s.row], head = s.line % HEADS;
             float cos[8], sin[8];
             int partner[8];
@@ -646,44 +752,68 @@ struct Block {
                     partner[e] = partners[d + e];
                 }
             }
-            if (first) {
-                await_others();
-                stamp(2);
-            }
-            first = false;
-            const u16* row = qkv + s.row * QKV;
+            if (first) stamp(0);
+            const u32* row = words + PROJECTED + s.row * QKV;
+            bool newest = s.number == 0 && warp == WARPS - 1;
+            // Of query, key and value
+            auto begin = [&](int which) {
+                return row + (which == 0 ? head : (which == 1 ? HEADS : HEADS + GROUPS) + s.group) * HEAD_WIDTH;
+            };
+            uint4 given[6];
+            u32 other[ROTARY ? 16 : 1];
+            forget(given);
+#pragma unroll
+            for (int e = 0; e < (ROTARY ? 16 : 1); e++) other[e] = ~now;
+            until([&] {
+                bool all = ask_for(
+                    given, [&](int p) { return begin(p / 2) + d + p % 2 * 4; }, [&](int p) { return p < 2 || newest; });
+                if (ROTARY)
+                    all &= ask_for(
+                        other, [&](int p) { return begin(p / 8) + partner[p % 8]; },
+                        [&](int p) { return p < 8 || newest; });
+                return all;
+            });
+            auto eight = [&](int which) {
+                uint2 a = pairs_of(given[2 * which]), b = pairs_of(given[2 * which + 1]);
+                return make_uint4(a.x, a.y, b.x, b.y);
+            };
             float q[8];
-            turn(row + head * HEAD_WIDTH, d, cos, sin, partner, q);
+            turn(eight(0), other, cos, sin, q);
+            if (first) stamp(1), stamp(2);
 #pragma unroll
             for (int e = 0; e < 8; e++) q[e] *= scale;
             Read a = {-1e30f, 0.0f, {0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f}};
-            int units = (s.count + KEPT - 1) / KEPT;
-            for (int i = first_of_mine(); i < units; i += TAKERS) {
-                const u8* keys = filled(unit + i);
-                const u8* values = keys + KEPT * HEAD_WIDTH * 2;
-                int count = min(KEPT, s.count - i * KEPT);
-                for (int from = 0; from < count; from += AT_ONCE) {
-                    bool inside = from + mine < count;
-                    int at = inside ? ((from + mine) * HEAD_WIDTH + d) * 2 : 0;
-                    take_in(a, q, *(const uint4*)(keys + at), *(const uint4*)(values + at), inside);
-                }
-                free(unit + i);
-            }
-            unit += units;
-            if (s.number == 0 && warp == WARPS - 1) {  // the newest
+            if (newest) {
                 float v[8];
-                turn(row + (HEADS + s.group) * HEAD_WIDTH, d, cos, sin, partner, v);
-                uint4 key = make_uint4(narrowed(v[0], v[1]), narrowed(v[2], v[3]), narrowed(v[4], v[5]), narrowed(v[6], v[7]));
-                uint4 value = fresh16(row + (HEADS + GROUPS + s.group) * HEAD_WIDTH + d);
-                take_in(a, q, key, value, mine == 0);
+                turn(eight(1), other + (ROTARY ? 8 : 0), cos, sin, v);
+                uint4 key = make_uint4(
+                    narrowed(v[0], v[1]), narrowed(v[2], v[3]), narrowed(v[4], v[5]), narrowed(v[6], v[7]));
+                uint4 value = eight(2);
+                take_in<1>(
+                    a, q, (const u8*)&key, (const u8*)&value, [](int) { return 0; }, [&](int) { return mine == 0; });
                 if (mine == 0 && head % (HEADS / GROUPS) == 0) {
                     i64 to = ((i64)(s.row * GROUPS + s.group) * capacity + firsts[s.row] + position) * HEAD_WIDTH + d;
                     *(uint4*)(of<u16>(layer, KEYS) + to) = key;
                     *(uint4*)(of<u16>(layer, VALUES) + to) = value;
                 }
             }
+            int units = (s.count + KEPT - 1) / KEPT;
+            for (int i = first_of_mine(); i < units; i += TAKERS) {
+                const u8* keys = filled(unit + i);
+                const u8* values = keys + KEPT * HEAD_WIDTH * 2;
+                int count = min(KEPT, s.count - i * KEPT);
+#pragma unroll 1
+                for (int from = mine; from - mine < count; from += BATCH * AT_ONCE) {
+                    auto inside = [&](int t) { return from + t * AT_ONCE < count; };
+                    auto at = [&](int t) { return ((inside(t) ? from + t * AT_ONCE : 0) * HEAD_WIDTH + d) * 2; };
+                    take_in<BATCH>(a, q, keys, values, at, inside);
+                }
+                free(unit + i);
+            }
+            unit += units;
             join_lanes(a);
-            float* read = (float*)scratch;  // [WARPS HEAD_WIDTH + 2]
+            if (!first) together();  // what the share before has left is read
+            first = false;
             if (mine == 0) {
                 float* to = read + warp * (HEAD_WIDTH + 2);
 #pragma unroll
@@ -693,23 +823,23 @@ struct Block {
             stamp(3);
             together();
             stamp(4);
-            i64 to = s.line * SHARES + s.number;
             for (int i = thread; i < HEAD_WIDTH; i += THREADS) {
                 float most = -1e30f, sum = 0.0f, out = 0.0f;
+#pragma unroll
                 for (int w = 0; w < WARPS; w++) most = fmaxf(most, read[w * (HEAD_WIDTH + 2) + HEAD_WIDTH]);
+                most = number_of(shortened(most));  // as others will know it
+#pragma unroll
                 for (int w = 0; w < WARPS; w++) {
                     const float* from = read + w * (HEAD_WIDTH + 2);
                     float weight = exponential(from[HEAD_WIDTH] - most);
                     sum += weight * from[HEAD_WIDTH + 1];
                     out += weight * from[i];
                 }
-                parts[to * HEAD_WIDTH + i] = out;
-                if (i == 0) stats[to * 2] = most, stats[to * 2 + 1] = sum;
+                tell(record + i, out);
+                if (i < 4) tell(record + HEAD_WIDTH + i, i == 0 ? most : sum);
             }
-            together();
         }
-        if (first) await_others();
-        tell_others();
+        end_phase();
     }
 
     // All lanes that have the same numbers of different slots get what all of them have read.
@@ -731,7 +861,7 @@ struct Block {
 // has output i % count of row i / count.
 template <class Known, class Work, class End>
 __device__ __forceinline__ void map_of(Block& block, int all, int map, Known known, Work work, End end) {
-    Outputs mine = outputs_of(all, map);
+    Outputs mine = outputs_of(all, turn_of(map));
     auto row = [&](int i) { return ROWS == 1 ? 0 : i / mine.count; };
     auto output = [&](int i) { return ROWS == 1 ? i : i % mine.count; };
     int i = block.thread, outputs = mine.count * ROWS;
@@ -744,25 +874,27 @@ __device__ __forceinline__ void map_of(Block& block, int all, int map, Known kno
         i += THREADS;
         if (i < outputs) before = known(mine.first + output(i), row(i));
     }
-    block.tell_others();
+    block.end_phase();
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS + 32, 1)
 step(const i64* table, const u16* words, const u16* places, const i64* ids, const i64* positions, const i64* firsts,
-     float* stream, u16* qkv, float* parts, float* stats, u16* inner, float* logits, const int* partners, u32* counters,
+     u32* told, u32* clock, float* logits, const int* partners,
      i64* stamps, float epsilon, float word_scale, float head_scale, float score_scale, int capacity) {
     extern __shared__ __align__(128) u8 memory[];
     __shared__ u64 full[STAGES], empty[STAGES];
-    __shared__ float moment[2 * WARPS * ROWS];
+    __shared__ float2 moment[ROWS * WARPS];
+    __shared__ float own[ROWS * MINE], read[WARPS * (HEAD_WIDTH + 2)];
     __shared__ i64 pointers[(LAYERS + 1) * COLUMNS];
     __shared__ int position[ROWS], first[ROWS];
-    constexpr int OF_NORM = ROWS * WIDE * 4, OF_REST = ROWS * (HIDDEN > ATTENDED ? HIDDEN : ATTENDED) * 2;
-    constexpr int OF_X = ((OF_NORM > OF_REST ? OF_NORM : OF_REST) + 127) / 128 * 128;
+    constexpr int NUMBERS = 2 * WIDTH > ATTENDED ? 2 * WIDTH : ATTENDED;
+    constexpr int OF_X = (ROWS * (NUMBERS > HIDDEN ? NUMBERS : HIDDEN) * 2 + 127) / 128 * 128;
 
     Block block;
     block.ring = memory, block.x = memory + STAGES * STAGE, block.scratch = block.x + OF_X;
     block.moment = moment, block.table = pointers, block.positions = position, block.firsts = first;
-    block.full = full, block.empty = empty, block.unit = 0, block.counters = counters, block.met = 0;
+    block.full = full, block.empty = empty, block.unit = 0, block.words = told, block.now = 0;
+    block.own = own, block.read = read;
     block.capacity = capacity;
     block.thread = threadIdx.x, block.warp = threadIdx.x / 32, block.lane = threadIdx.x % 32;
 #if TIMED
@@ -780,19 +912,38 @@ step(const i64* table, const u16* words, const u16* places, const i64* ids, cons
         return;
     }
 
-    auto streamed = [&](int r, int i) {
-        uint4 v = fresh16(stream + r * WIDTH + i * 4);
-        return make_float4(__uint_as_float(v.x), __uint_as_float(v.y), __uint_as_float(v.z), __uint_as_float(v.w));
-    };
-    auto embedded = [&](int r, int i) {
-        float4 v = widened(((const uint2*)(words + ids[r] * WIDTH))[i]);
-        v.x *= word_scale, v.y *= word_scale, v.z *= word_scale, v.w *= word_scale;
-        if (PLACED) {
-            float4 p = widened(((const uint2*)(places + (i64)position[r] * WIDTH))[i]);
-            v.x += p.x, v.y += p.y, v.z += p.z, v.w += p.w;
+    u32 begun = *clock;  // layers that were told of; the last write is of the launch before
+    auto embedded = [&](float4 (&v)[ROWS][EACH]) {
+#pragma unroll
+        for (int p = 0; p < ROWS * EACH; p++) {
+            int r = p / EACH, i = p % EACH * THREADS + threadIdx.x;
+            float4& a = v[r][p % EACH];
+            a = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+            if (i >= WIDTH / 4) continue;
+            a = widened(((const uint2*)(words + ids[r] * WIDTH))[i]);
+            a.x *= word_scale, a.y *= word_scale, a.z *= word_scale, a.w *= word_scale;
+            if (PLACED) {
+                float4 b = widened(((const uint2*)(places + (i64)position[r] * WIDTH))[i]);
+                a.x += b.x, a.y += b.y, a.z += b.z, a.w += b.w;
+            }
         }
-        if (blockIdx.x == 0) ((float4*)(stream + r * WIDTH))[i] = v;
-        return v;
+    };
+    Outputs mine = outputs_of(WIDTH, 0);
+    for (int i = threadIdx.x; i < ROWS * mine.count; i += THREADS) {
+        int r = i / mine.count, n = mine.first + i % mine.count;
+        float v = widened(words[ids[r] * WIDTH + n]) * word_scale;
+        own[r * MINE + i % mine.count] = v + (PLACED ? widened(places[(i64)position[r] * WIDTH + n]) : 0.0f);
+    }
+    const u32* stream = told;
+    auto streamed = [&](float4 (&v)[ROWS][EACH]) {
+        uint4 asked[ROWS * EACH];
+        auto four = [&](int p) { return p % EACH * THREADS + (int)threadIdx.x; };
+        auto at = [&](int p) { return stream + p / EACH * WIDTH + four(p) * 4; };
+        auto wanted = [&](int p) { return four(p) < WIDTH / 4; };
+        block.await(asked, at, wanted);
+#pragma unroll
+        for (int p = 0; p < ROWS * EACH; p++)
+            v[p / EACH][p % EACH] = wanted(p) ? numbers_of(asked[p]) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
     };
 
     for (int layer = 0; layer < LAYERS; layer++) {
@@ -802,30 +953,33 @@ step(const i64* table, const u16* words, const u16* places, const i64* ids, cons
             return make_float2(has ? widened(bias[n < GAP_FROM ? n : n - (GAP_TO - GAP_FROM)]) : 0.0f, 0.0f);
         };
         auto projected = [&](int count) {
+            stream = told + BEHIND_OUTER;
             if (layer == 0)
                 block.norm(layer, GAIN, epsilon, 1.0f, embedded);
             else
                 block.norm(layer, GAIN, epsilon, 1.0f, streamed);
-            block.multiply<WIDTH, WIDTH_PIECES, false>(count);
+            block.now = (begun + layer + 1) & 255u;
+            block.multiply<WIDTH, WIDTH_PIECES, 2>(count);
         };
         map_of(block, QKV, 4 * layer, biased, projected, [&](int n, int i, int r, float2 before) {
-            qkv[r * QKV + n] = narrowed(block.product<WIDTH_PIECES>(i, r) + before.x);
+            block.tell(PROJECTED + r * QKV + n, rounded(block.product<WIDTH_PIECES>(i, r) + before.x));
         });
 
-        block.attend(layer, qkv, parts, stats, partners, score_scale);
+        block.attend(layer, partners, score_scale);
 
-        // The stream before: nobody writes it between here and the end of the map.
         bias = block.of<u16>(layer, OUT_BIAS);
-        auto summed = [&](int n, int r) {
-            float v = bias == nullptr ? 0.0f : widened(bias[n]);
-            return make_float2(v + __uint_as_float(fresh4(stream + r * WIDTH + n)), 0.0f);
+        auto shift = [&](int n, int) { return make_float2(bias == nullptr ? 0.0f : widened(bias[n]), 0.0f); };
+        auto added = [&](int to, int n, int i, int r, float v) {
+            v += own[r * MINE + i];
+            own[r * MINE + i] = v;
+            block.tell(to + r * WIDTH + n, v);
         };
         auto attended = [&](int count) {
-            block.join(parts, stats);
-            block.multiply<ATTENDED, ATTENDED_PIECES, true>(count);
+            block.join();
+            block.multiply<ATTENDED, ATTENDED_PIECES, 1>(count);
         };
-        map_of(block, WIDTH, 4 * layer + 1, summed, attended, [&](int n, int i, int r, float2 before) {
-            stream[r * WIDTH + n] = before.x + block.product<ATTENDED_PIECES>(i, r);
+        map_of(block, WIDTH, 4 * layer + 1, shift, attended, [&](int n, int i, int r, float2 before) {
+            added(BEHIND_OUT, n, i, r, before.x + block.product<ATTENDED_PIECES>(i, r));
         });
 
         bias = block.of<u16>(layer, INNER_BIAS);
@@ -834,40 +988,37 @@ step(const i64* table, const u16* words, const u16* places, const i64* ids, cons
             return make_float2(widened(bias[n]), GATED ? widened(bias[HIDDEN + n]) : 0.0f);
         };
         auto normed = [&](int count) {
+            stream = told + BEHIND_OUT;
             block.norm(layer, NEXT_GAIN, epsilon, 1.0f, streamed);
-            block.multiply<WIDTH, WIDTH_PIECES, false>(count * SIDES);
+            block.multiply<WIDTH, WIDTH_PIECES, 2>(count * SIDES);
         };
         map_of(block, HIDDEN, 4 * layer + 2, gated, normed, [&](int n, int i, int r, float2 before) {
             float y = activated(block.product<WIDTH_PIECES>(i * SIDES, r) + before.x);
             if (GATED) y *= block.product<WIDTH_PIECES>(i * SIDES + 1, r) + before.y;
-            inner[r * HIDDEN + n] = narrowed(y);
+            block.tell(ACTIVE + r * HIDDEN + n, rounded(y));
         });
 
         bias = block.of<u16>(layer, OUTER_BIAS);
         auto taken = [&](int count) {
-            block.take<HIDDEN>(inner);
-            block.multiply<HIDDEN, HIDDEN_PIECES, true>(count);
+            block.take<HIDDEN>(ACTIVE);
+            block.multiply<HIDDEN, HIDDEN_PIECES, 1>(count);
         };
-        map_of(block, WIDTH, 4 * layer + 3, summed, taken, [&](int n, int i, int r, float2 before) {
-            stream[r * WIDTH + n] = before.x + block.product<HIDDEN_PIECES>(i, r);
+        map_of(block, WIDTH, 4 * layer + 3, shift, taken, [&](int n, int i, int r, float2 before) {
+            added(BEHIND_OUTER, n, i, r, before.x + block.product<HIDDEN_PIECES>(i, r));
         });
     }
 
     const u16* bias = block.of<u16>(LAYERS, MAP_BIAS);
     auto last = [&](int count) {
+        stream = told + BEHIND_OUTER;
         block.norm(LAYERS, GAIN, epsilon, head_scale, streamed);
-        block.multiply<WIDTH, WIDTH_PIECES, false>(count);
+        block.multiply<WIDTH, WIDTH_PIECES, 2>(count);
     };
     auto shifted = [&](int n, int) { return make_float2(bias == nullptr ? 0.0f : widened(bias[n]), 0.0f); };
     map_of(block, VOCABULARY, 4 * LAYERS, shifted, last, [&](int n, int i, int r, float2 before) {
         logits[(i64)r * VOCABULARY + n] = block.product<WIDTH_PIECES>(i, r) + before.x;
     });
 
-    // Whoever comes last puts the counters back: all others have seen what they waited for.
-    if (block.warp == 0) {
-        u32* gone = counters + block.met * FAR;
-        u32 before = block.lane == 0 ? one_more(gone) : 0;
-        if (__shfl_sync(~0u, before, 0) == BLOCKS - 1)
-            for (int i = block.lane; i <= block.met; i += 32) counters[i * FAR] = 0;
-    }
+    // All others have read the clock long ago: they have told of the last layer.
+    if (blockIdx.x == 0 && threadIdx.x == 0) *clock = begun + LAYERS;
 }

@@ -23,13 +23,16 @@ if TYPE_CHECKING:
 
 FILE = Path(__file__).with_name("step.cu")
 ROOM = 227 * 1024  # bytes of shared memory that a block may have
-WARPS = 16  # that do arithmetic; one more fills the ring
+WARPS = 8  # that do arithmetic; one more fills the ring
 TALL = 4  # rows of a matrix in a slot of the ring
 LONGEST = 2048  # inputs of a row in a slot; longer rows come in pieces
 KEPT = 32  # slots of a cache in a slot of the ring
 MOST_SHARES = 8  # of a head's slots
+LEAST = 128  # slots of a share, where there are several
+UNDER_WAY = 72 * 1024  # bytes that a block waits for at a time: enough for all of memory's speed
+PROBED = 0  # words, in fours, that a thread waits for before it asks for all it needs
 FEWEST, MOST = 4, 64  # slots that make a ring
-FAR = 32  # numbers between two counters
+LINE = 32  # words that lie together
 COLUMNS = 16  # of the table of pointers
 ACTIVATIONS = ("none", "gelu", "gelu_tanh", "gelu_quick", "silu", "relu")  # as they are numbered there
 
@@ -65,15 +68,16 @@ def room_of(plan: Plan, rows: int, blocks: int) -> Room | None:
     of_width, of_attended, of_hidden = (many for many in pieces if many is not None)
     longest = max(width // of_width, attended // of_attended, hidden // of_hidden)
     stage = _rounded(TALL * longest * 2)
-    x = _rounded(rows * max(_rounded(width // 8, 32) * 32, attended * 2, hidden * 2))
+    x = _rounded(rows * 2 * max(2 * width, attended, hidden))
     sums = max(
         _each(len(first.project.weight), blocks) * of_width,
         _each(width, blocks) * max(of_attended, of_hidden),
         _each(hidden, blocks) * of_width * (2 if first.gated else 1),
         _each(len(plan.head.weight), blocks) * of_width,
     )
-    scratch = x + _rounded(4 * max(rows * sums, WARPS * (first.attention.key_width + 2)))
+    scratch = x + _rounded(4 * rows * sums)
     fixed = 8 * COLUMNS * (len(plan.layers) + 1) + 8 * WARPS * rows + 2048  # and barriers
+    fixed += 4 * (WARPS * (first.attention.key_width + 2) + rows * _each(width, blocks))
     stages = min((ROOM - scratch - fixed) // stage, MOST)
     stages -= stages % WARPS if stages > WARPS else 0  # as many for each warp
     return Room((of_width, of_attended, of_hidden), stage, stages, scratch) if stages >= FEWEST else None
@@ -91,7 +95,7 @@ def fits(plan: Plan, shape: Shape) -> bool:
         torch.cuda.get_device_capability(weight.device) >= (9, 0)
         and _alike(plan)
         and all(each % 16 == 0 for each in _pointers(plan))
-        and room_of(plan, shape.rows, blocks_of(weight.device)) is not None
+        and room_of(plan, shape.rows, blocks_of(plan)) is not None
     )
 
 
@@ -101,21 +105,28 @@ class SingleStep(FusedStep):
     def __init__(self, plan: Plan, recording: Recording) -> None:
         super().__init__(plan, recording)
         device = self.x.device
-        self.blocks = blocks_of(device)
-        lines = self.rows * self.heads
-        self.single_shares = max(1, min(self.blocks // lines, MOST_SHARES))
-        self.single_parts = self.x.new_zeros(lines, self.single_shares, self.head_width)
-        self.single_stat = self.x.new_zeros(lines, self.single_shares, 2)
+        self.blocks = blocks_of(plan)
         self.pointers = torch.tensor(self._pointers(), dtype=torch.int64, device=device)  # [layers + 1, COLUMNS]
-        meetings = 5 * len(plan.layers) + 1  # of all blocks; and one counter of those that are gone
-        self.counters = torch.zeros(meetings + 1, FAR, dtype=torch.int32, device=device)
+        # What blocks tell each other; a word says of which layer it is, of all since these zeros.
+        self.words = torch.zeros(self._words(), dtype=torch.int32, device=device)
+        self.clock = torch.zeros(1, dtype=torch.int32, device=device)
         self.program = self.program_of()
         self.arguments = (
             self.pointers, plan.tokens, plan.tokens if plan.places is None else plan.places, recording.tokens,
-            recording.positions, recording.first, self.x, self.qkv, self.single_parts, self.single_stat, self.inner,
-            self.logits, self.turns[plan.layers[0].attention][2], self.counters, self.counters,
-            float(plan.norm.epsilon), float(plan.scale), float(plan.norm.scale), float(self.scale), self.capacity,
+            recording.positions, recording.first, self.words, self.clock, self.logits,
+            self.turns[plan.layers[0].attention][2], self.clock, float(plan.norm.epsilon), float(plan.scale),
+            float(plan.norm.scale), float(self.scale), self.capacity,
         )  # fmt: skip
+
+    @property
+    def single_shares(self) -> int:
+        return max(1, min(self.blocks // (self.rows * self.heads), MOST_SHARES))
+
+    def _words(self) -> int:
+        """As `step.cu` counts them: the stream, twice; queries, keys and values; shares of heads; hidden units."""
+        parts = self.heads * self.single_shares * (self.head_width + 4)
+        sizes = (self.width, self.width, self.qkv.shape[1], parts, self.inner.shape[1])
+        return sum(_rounded(self.rows * size, LINE) for size in sizes)
 
     def _read(self) -> None:
         self.program.launch((self.blocks, 1), self.arguments, at_once=True)
@@ -131,7 +142,8 @@ class SingleStep(FusedStep):
             "LAYERS": len(plan.layers), "BLOCKS": self.blocks, "WIDTH_PIECES": room.pieces[0],
             "ATTENDED_PIECES": room.pieces[1], "HIDDEN_PIECES": room.pieces[2], "STAGE": room.stage,
             "STAGES": room.stages, "KEPT": min(KEPT, room.stage // (4 * self.head_width)),
-            "SHARES": self.single_shares, "WARPS": WARPS,
+            "SHARES": self.single_shares, "LEAST": LEAST, "WARPS": WARPS, "PROBED": PROBED,
+            "UNDER_WAY": max(1, min(UNDER_WAY // room.stage, room.stages)),
             "RMS": int(plan.norm.rms), "GATED": int(first.gated), "ACTIVATION": ACTIVATIONS.index(first.activation),
             "ROTARY": int(first.attention.rotary is not None), "PLACED": int(plan.places is not None),
             "GAP_FROM": first.project.gap[0], "GAP_TO": first.project.gap[1], "TIMED": timed,
@@ -148,8 +160,13 @@ class SingleStep(FusedStep):
         return [*rows, [*last, *[0] * (COLUMNS - len(last))]]
 
 
+def blocks_of(plan: Plan) -> int:
+    """One for each processor, but that each has a part of the stream."""
+    return min(_processors(plan.tokens.device), plan.tokens.shape[1])
+
+
 @cache
-def blocks_of(device: torch.device) -> int:
+def _processors(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count
 
 
