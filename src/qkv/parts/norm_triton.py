@@ -46,5 +46,6 @@ def norm_into(
             "CARRIES": carried is not None, "SHIFTED": shift is not None, "RMS": rms, "WIDTH": width,
             "R": together, "D": wide,
         },
+        early=True,
         num_warps=min(16, max(1, together * wide // (32 * EACH))),
     )  # fmt: skip

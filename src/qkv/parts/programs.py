@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import is_in_torch_dispatch_mode
@@ -39,7 +41,17 @@ def runs_operators(x: Tensor) -> bool:
 
 
 def has_copy_engine(device: torch.device) -> bool:
-    return torch.cuda.get_device_capability(device)[0] == 9
+    return _generation(device) == 9
 
 
 has_copy_engine._dynamo_marked_constant = True  # type: ignore[attr-defined]  # for compilers: a fact, not to be traced
+
+
+def may_begin_early(device: torch.device) -> bool:
+    """Whether a device lets programs begin before the one before them has ended."""
+    return device.type == "cuda" and torch.version.hip is None and _generation(device) >= 9
+
+
+@cache
+def _generation(device: torch.device) -> int:
+    return torch.cuda.get_device_capability(device)[0]

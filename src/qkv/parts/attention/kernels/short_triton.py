@@ -77,6 +77,7 @@ def _attend(
         (q, k, v, q if documents is None else documents, o, q if log_sum is None else log_sum),
         (*plan.numbers, scale, *plan.widths),
         plan.constants,
+        early=log_sum is None,  # not where it is learned: those programs are recorded, among others
         **plan.options,
     )
     return o
@@ -104,6 +105,7 @@ def attend_in_line(
             "D": wide,
             "E": high,
         },
+        early=True,
         **LINE.options,
     )
     return o
