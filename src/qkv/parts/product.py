@@ -36,9 +36,8 @@ class Tiling(NamedTuple):
         """Bytes of shared memory, as the program lays it out."""
         of_stages = self.stages * (self.rows + self.columns) * INPUTS * 2
         of_warps = WARPS * (self.rooms * ROOM[0] * ROOM[1] * 2 + self.columns * 4)
-        return (
-            of_stages + of_warps + (2 * self.stages + 2 + WARPS * self.rooms + 1) * 8 + 1024
-        )  # barriers; where it begins
+        of_barriers = (2 * self.stages + 2 + WARPS * self.rooms + 1) * 8
+        return of_stages + of_warps + of_barriers + 1024  # to begin at a multiple of it
 
 
 STORING = Tiling(128, 192, stages=4, rooms=2, cluster=2)

@@ -3,8 +3,8 @@
 Triton looks at every argument of every launch to find the variant that suits it, which takes the host longer than some
 programs take the GPU. Here a variant is found by the numbers themselves, and by the type and alignment of the tensors.
 
-An EARLY program begins while the one before it still runs, and waits for its end before it reads or writes anything.
-Because each of them waits, the one before has waited too: what any program before has written is there.
+An EARLY program begins while the one before it still runs, where it can, and waits for its end before it reads or
+writes anything. Because each of them waits, the one before has waited too: what all before have written is there.
 """
 
 from __future__ import annotations
@@ -26,18 +26,12 @@ def launch(
     tensors: tuple[Any, ...],
     numbers: tuple[int | float, ...],
     constants: dict[str, Any],
-    *,
-    early: bool | None = None,
     **options: int,
 ) -> None:
-    """`program[grid](*tensors, *numbers, **constants, **options)`; after the first, descriptors of tensors will do.
-
-    `early`: whether it begins early, where it can; None: it does not know how to.
-    """
-    if early is not None:
-        early = early and not torch.compiler.is_compiling() and may_begin_early(tensors[0].device)
-        constants = {**constants, "EARLY": early}
-        options = {**options, "launch_pdl": True} if early else options
+    """`program[grid](*tensors, *numbers, **constants, **options)`; after the first, descriptors of tensors will do."""
+    if constants.get("EARLY"):
+        can = not torch.compiler.is_compiling() and may_begin_early(tensors[0].device)
+        constants, options = {**constants, "EARLY": can}, {**options, "launch_pdl": True} if can else options
     if torch.compiler.is_compiling():
         program[grid](*tensors, *numbers, **constants, **options)
         return

@@ -77,7 +77,6 @@ def _attend(
         (q, k, v, q if documents is None else documents, o, q if log_sum is None else log_sum),
         (*plan.numbers, scale, *plan.widths),
         plan.constants,
-        early=log_sum is None,  # not where it is learned: those programs are recorded, among others
         **plan.options,
     )
     return o
@@ -104,8 +103,8 @@ def attend_in_line(
             "N": LINE.keys,
             "D": wide,
             "E": high,
+            "EARLY": True,
         },
-        early=True,
         **LINE.options,
     )
     return o
@@ -139,6 +138,7 @@ def _plan_of_rows(
             "M": steps.queries,
             "D": wide,
             "E": high,
+            "EARLY": not kept,  # what is learned runs among programs of others, who wait for the end anyway
         },
         {"num_warps": steps.warps, "num_stages": steps.stages},
     )
