@@ -386,7 +386,7 @@ __device__ __forceinline__ Place place_of(int tile, int M, int N) {
 extern "C" __global__ void __launch_bounds__(384, 1) product(
     const __grid_constant__ Tiles x_tiles, const __grid_constant__ Tiles w_tiles, const __grid_constant__ Tiles y_tiles,
     const __grid_constant__ Tiles z_tiles,  // z, which is read or kept
-    const void* __restrict__ bias, float* __restrict__ sums, const unsigned short* added, int M, int N, int K, int apart) {
+    const void* bias, float* __restrict__ sums, const unsigned short* added, int M, int N, int K, int apart) {
     extern __shared__ unsigned char memory[];
     const u32 stages = ((u32)__cvta_generic_to_shared(memory) + 1023u) & ~1023u;
     const u32 rooms = stages + STAGES * STAGE, rows_of_8 = rooms + 8 * ROOMS * ROOM, barriers = rows_of_8 + 8 * BN * 4;
