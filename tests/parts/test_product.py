@@ -15,7 +15,7 @@ from qkv.parts.feedforward import ACTIVATIONS, programmed_name
 
 NAMES = ["gelu", "gelu_tanh", "relu", "silu", "gelu_quick"]
 SHAPES = [(300, 72, 136), (1, 8, 8), (128, 64, 192), (5000, 200, 776)]  # the last: more tiles than blocks
-TILINGS = [product.STORING, product.READING]
+TILINGS = [product.WIDE, product.TALL, product.READING]
 
 
 @pytest.fixture
@@ -43,6 +43,8 @@ def test_names_and_rooms_are_those_of_the_program() -> None:
     assert {programmed_name(each) for each in ACTIVATIONS.values()} - {None} == set(product.ACTIVATIONS) - {""}
     for tiling in TILINGS:
         assert tiling.shared <= 227 * 1024  # what a block may have
+    assert {product.storing(n) for _, _, n in SHAPES} == {product.WIDE, product.TALL}
+    assert [product.storing(n) for n in (768, 1024, 2304, 3072)] == [product.WIDE, product.TALL, *2 * [product.WIDE]]
 
 
 @pytest.mark.gpu

@@ -40,7 +40,7 @@ class Tiling(NamedTuple):
         return of_stages + of_warps + of_barriers + 1024  # to begin at a multiple of it
 
 
-STORING = Tiling(128, 192, stages=4, rooms=2, cluster=2)
+WIDE, TALL = Tiling(128, 192, stages=4, rooms=2, cluster=2), Tiling(192, 128, stages=4, rooms=2, cluster=2)
 READING = Tiling(128, 192, stages=4, rooms=3)  # z comes into the rooms from which y is stored
 MOST = 4096  # launches at hand
 
@@ -52,19 +52,26 @@ def runs_on(device: torch.device) -> bool:
 runs_on._dynamo_marked_constant = True  # type: ignore[attr-defined]  # for compilers: a fact, not to be traced
 
 
-def activated_map(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str, tiling: Tiling = STORING) -> Tensor:
+def storing(outputs: int) -> Tiling:
+    """Tiles of which the fewest columns lie past the outputs."""
+    return min(WIDE, TALL, key=lambda tiling: -outputs % tiling.columns)
+
+
+def activated_map(
+    x: Tensor, weight: Tensor, bias: Tensor | None, activation: str, tiling: Tiling | None = None
+) -> Tensor:
     """activation(x Wᵀ + b), [m k] [n k] [n] → [m n]; "": as it is."""
     y = x.new_empty(x.shape[0], weight.shape[0])
-    _run(tiling, x, weight, y, y, bias, y, activation=activation, early=True)
+    _run(tiling or storing(y.shape[1]), x, weight, y, y, bias, y, activation=activation, early=True)
     return y
 
 
 def both(
-    x: Tensor, weight: Tensor, bias: Tensor | None, activation: str, tiling: Tiling = STORING
+    x: Tensor, weight: Tensor, bias: Tensor | None, activation: str, tiling: Tiling | None = None
 ) -> tuple[Tensor, Tensor]:
     """z = x Wᵀ + b and activation(z)."""
     z, y = x.new_empty(len(x), len(weight)), x.new_empty(len(x), len(weight))
-    _run(tiling, x, weight, y, z, bias, y, activation=activation, keeps=1)
+    _run(tiling or storing(y.shape[1]), x, weight, y, z, bias, y, activation=activation, keeps=1)
     return z, y
 
 
@@ -78,9 +85,9 @@ def map_times_slope(
     return dz, sums.sum(0)
 
 
-def add_map(x: Tensor, weight: Tensor, stream: Tensor, tiling: Tiling = STORING) -> None:
+def add_map(x: Tensor, weight: Tensor, stream: Tensor, tiling: Tiling | None = None) -> None:
     """stream += x Wᵀ, [m k] [n k] [m n]"""
-    _run(tiling, x, weight, stream, stream, None, stream, reads=1, early=True)
+    _run(tiling or storing(stream.shape[1]), x, weight, stream, stream, None, stream, reads=1, early=True)
 
 
 _launches: dict[tuple[object, ...], cuda.Launch] = {}  # they come again: weights stay, torch gives the same memory anew
