@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from functools import cache
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -41,7 +43,7 @@ def runs_operators(x: Tensor) -> bool:
 
 
 def has_copy_engine(device: torch.device) -> bool:
-    return _generation(device) == 9
+    return _generation(device, torch.cuda.get_device_properties) == 9
 
 
 has_copy_engine._dynamo_marked_constant = True  # type: ignore[attr-defined]  # for compilers: a fact, not to be traced
@@ -49,9 +51,12 @@ has_copy_engine._dynamo_marked_constant = True  # type: ignore[attr-defined]  # 
 
 def may_begin_early(device: torch.device) -> bool:
     """Whether a device lets programs begin before the one before them has ended."""
-    return device.type == "cuda" and torch.version.hip is None and _generation(device) >= 9
+    if device.type != "cuda" or torch.version.hip is not None:
+        return False
+    return _generation(device, torch.cuda.get_device_properties) >= 9
 
 
-@cache
-def _generation(device: torch.device) -> int:
-    return torch.cuda.get_device_capability(device)[0]
+@lru_cache(maxsize=64)  # by who is asked, too: for a while it may be someone who pretends
+def _generation(device: torch.device, properties: Callable[[torch.device], Any]) -> int:
+    found: int = properties(device).major
+    return found

@@ -24,6 +24,7 @@ from qkv.train.cost.operators import TYPES, AttentionShape, Work, as_tuple
 Note = Callable[[Work], None]
 _FOLDERS = (kernels, objectives)
 _FILES = ("_programs", "_triton")
+_DEEPER = ("triton.language.extra.cuda", "triton.tools.tensor_descriptor")  # of Triton, that these files name
 
 
 @contextmanager
@@ -48,9 +49,11 @@ def programs_noted(note: Note) -> Iterator[None]:
 @contextmanager
 def _pretended_triton(note: Note) -> Iterator[None]:
     """For as long as our own files are read: torch must not find it."""
-    before = {name: sys.modules.get(name) for name in ("triton", "triton.language")}
     triton = _Triton(note)
-    sys.modules |= {"triton": triton, "triton.language": triton.language}
+    pretended = {"triton": triton, "triton.language": triton.language}
+    pretended |= {name: _Anything(name) for name in _DEEPER}
+    before = {name: sys.modules.get(name) for name in pretended}
+    sys.modules |= pretended
     try:
         yield
     finally:
