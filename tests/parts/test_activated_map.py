@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from qkv.parts import activated_map
 from qkv.parts.feedforward import ACTIVATIONS, MLP, ChunkedMLP, gelu
+from qkv.parts.linear import JoinedLinear
 
 
 def _granted(device: torch.device) -> bool:
@@ -155,6 +156,51 @@ def test_a_compiler_sees_operators_for_all_lengths(operators: list[str]) -> None
             torch.testing.assert_close(mine.float(), other.float(), atol=4e-2, rtol=2e-2)
     assert len(graphs) == 2  # forwards and backwards, once
     assert operators == ["both", "slope"] * 2
+
+
+@pytest.fixture
+def products(everywhere: list[str], monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The same of maps without an activation; the list says which of the two programs ran."""
+
+    def mapped(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str) -> Tensor:
+        everywhere.append("map" + activation)
+        return F.linear(x, weight, bias)
+
+    def added(x: Tensor, weight: Tensor, stream: Tensor) -> None:
+        everywhere.append("sum")
+        stream.addmm_(x, weight.t())
+
+    monkeypatch.setattr(activated_map.product, "activated_map", mapped)
+    monkeypatch.setattr(activated_map.product, "add_map", added)
+    return everywhere
+
+
+def test_a_map_and_a_sum_of_an_answer_take_it(products: list[str]) -> None:
+    joined = JoinedLinear(16, {"query": 32, "key": 8}).to(torch.bfloat16).eval()
+    x, stream = torch.randn(3, 5, 16).bfloat16(), torch.randn(15, 40).bfloat16()
+    with torch.no_grad():
+        found = joined.together(x)
+        expected = stream + F.linear(x.flatten(0, 1), joined.weight)
+        activated_map.add_map(stream, x.flatten(0, 1), joined.weight)
+    assert products == ["map", "sum"]
+    assert torch.equal(found, F.linear(x, joined.weight, joined.bias))
+    torch.testing.assert_close(stream, expected, atol=2e-2, rtol=2e-2)
+
+
+def test_other_maps_and_sums_do_not(products: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    x, weight, bias = torch.randn(15, 16).bfloat16(), torch.randn(40, 16).bfloat16(), torch.randn(40).bfloat16()
+    odd, stream = torch.randn(15, 12).bfloat16(), torch.randn(15, 40).bfloat16()
+    activated_map.linear_map(x, weight.clone().requires_grad_(), bias)
+    activated_map.linear_map(odd, weight[:, :12], bias)
+    activated_map.linear_map(x.float(), weight.float(), bias.float())
+    activated_map.linear_map(x, weight.as_subclass(type("Other", (Tensor,), {})), bias)  # type: ignore[arg-type]
+    activated_map.add_map(torch.randn(15, 41).bfloat16()[:, 1:], x, weight)  # rows that the copy engine cannot write
+    with torch.autocast("cpu", torch.float16):
+        activated_map.linear_map(x, weight, bias)
+    monkeypatch.setattr(activated_map, "MOST_INPUTS", 15)
+    activated_map.linear_map(x, weight, bias)
+    activated_map.add_map(stream, x, weight)
+    assert products == []
 
 
 @pytest.mark.gpu

@@ -15,7 +15,7 @@ from qkv.parts.feedforward import ACTIVATIONS, programmed_name
 
 NAMES = ["gelu", "gelu_tanh", "relu", "silu", "gelu_quick"]
 SHAPES = [(300, 72, 136), (1, 8, 8), (128, 64, 192), (5000, 200, 776)]  # the last: more tiles than blocks
-TILINGS = [product.STORING, product.READING]
+TILINGS = [product.WIDE, product.TALL, product.READING]
 
 
 @pytest.fixture
@@ -43,6 +43,8 @@ def test_names_and_rooms_are_those_of_the_program() -> None:
     assert {programmed_name(each) for each in ACTIVATIONS.values()} - {None} == set(product.ACTIVATIONS) - {""}
     for tiling in TILINGS:
         assert tiling.shared <= 227 * 1024  # what a block may have
+    assert {product.storing(n) for _, _, n in SHAPES} == {product.WIDE, product.TALL}
+    assert [product.storing(n) for n in (768, 1024, 2304, 3072)] == [product.WIDE, product.TALL, *2 * [product.WIDE]]
 
 
 @pytest.mark.gpu
@@ -81,11 +83,37 @@ def test_the_way_back_is_multiplied_by_the_slope(
 @pytest.mark.parametrize(("m", "k", "n"), SHAPES)
 def test_it_is_added_where_it_lies(hopper: None, m: int, k: int, n: int, dtype: torch.dtype) -> None:
     x, weight, bias = numbers(m, k, dtype=dtype), numbers(n, k, dtype=dtype, scale=k**-0.5), numbers(n, dtype=dtype)
-    stream = numbers(m, n, dtype=dtype)
-    expected = F.linear(x.double(), weight.double(), bias.double())
-    assert_rounded(product.added_map(x, weight, bias, None, x.new_empty(m, n)), expected, dtype)
-    expected += stream
-    assert_rounded(product.added_map(x, weight, bias, stream, stream), expected, dtype)
+    assert_rounded(
+        product.activated_map(x, weight, bias, ""), F.linear(x.double(), weight.double(), bias.double()), dtype
+    )
+    whole = numbers(m, n + 24, dtype=dtype, scale=8.0)  # of which the stream is a part
+    before, stream = whole.clone(), whole[:, 8 : 8 + n]
+    expected = F.linear(x.double(), weight.double()) + stream.double()
+    product.add_map(x, weight, stream)
+    assert_rounded(stream, expected, dtype)
+    whole[:, 8 : 8 + n] = before[:, 8 : 8 + n]
+    assert torch.equal(whole, before)
+
+
+@pytest.mark.gpu
+def test_programs_that_begin_early_find_what_those_before_have_written(hopper: None) -> None:
+    """A ring of products, each of which reads what the one before has written, and adds to what one earlier has."""
+    x, weights = numbers(3000, 768, dtype=torch.bfloat16), numbers(3, 768, 768, dtype=torch.bfloat16, scale=0.03)
+
+    def around(wait: bool) -> Tensor:
+        stream = x.clone()
+        for turn in range(60):
+            read = product.activated_map(stream, weights[turn % 3], None, "gelu")
+            if wait:
+                torch.cuda.synchronize()
+            product.add_map(read, weights[(turn + 1) % 3], stream)
+            if wait:
+                torch.cuda.synchronize()
+            if turn % 7 == 0:
+                stream *= 0.5  # by a program that does not begin early
+        return stream
+
+    assert torch.equal(around(wait=False), around(wait=True))
 
 
 @pytest.mark.gpu

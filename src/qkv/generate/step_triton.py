@@ -13,6 +13,7 @@ from torch import Tensor
 
 from qkv.generate import step_attention_programs, step_maps_triton, step_programs
 from qkv.parts.position import Rotary, rotate_halves
+from qkv.parts.programs import may_begin_early
 
 if TYPE_CHECKING:
     from qkv.generate.fused import Cross, Layer, Plan
@@ -33,12 +34,6 @@ def shares_of(lines: int, capacity: int, step: int) -> int:
     while shares < MOST_SHARES and shares * lines < ENOUGH and capacity // shares > step:
         shares *= 2
     return shares
-
-
-def may_begin_early(device: torch.device) -> bool:
-    """Whether a device lets programs begin before the one before them has ended."""
-    known = device.type == "cuda" and torch.version.hip is None
-    return known and torch.cuda.get_device_capability(device) >= (9, 0)
 
 
 class FusedStep:

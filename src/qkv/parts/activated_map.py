@@ -1,4 +1,4 @@
-"""activation(x W + b) without passes of its own for bias and activation, on GPUs that have a copy engine.
+"""Maps with what comes behind them in one program, on GPUs that have a copy engine: activation(x W + b), y + x W.
 
 Shapes: m rows, k inputs, n hidden units; x [m k], W₁ [n k], W₂ [k n].
 """
@@ -16,21 +16,22 @@ from qkv.parts import product
 from qkv.parts.precision import narrow_type
 from qkv.parts.programs import is_itself, runs_operators, runs_our_own
 
-LEAST = 1 << 22  # hidden units of all rows; for fewer, launching the program takes the host longer than it saves
+LEAST = 1 << 22  # outputs of all rows; for fewer, launching the program takes the host longer than it saves
+MOST_INPUTS = 3072  # of a map without an activation: with more, torch's own product is as quick
 NARROW = (torch.bfloat16, torch.float16)
 ALIGNED = 16  # bytes, as the copy engine asks
 
 
 def fits(x: Tensor, linear: nn.Module) -> bool:
     """Whether activation(linear(x)) may be one program: a plain map, no gradients, and enough to do."""
-    return runs_our_own(x) and _plain(linear) and not _asked(x, linear) and _worth_it(x, linear)
+    return runs_our_own(x) and _plain(linear) and not _asked(x, linear) and _worth_it(x, linear.weight)
 
 
 def fits_trained(x: Tensor, inner: nn.Module, outer: nn.Module) -> bool:
     """The same of outer(activation(inner(x))) and its gradients; a compiler may ask, who then sees operators."""
     if not runs_operators(x) or not _plain(inner) or not _plain(outer) or outer.out_features != inner.in_features:
         return False
-    return _asked(x, inner, outer) and _worth_it(x, inner)
+    return _asked(x, inner, outer) and _worth_it(x, inner.weight)
 
 
 def activated_map(x: Tensor, linear: nn.Linear, activation: str) -> Tensor:
@@ -39,6 +40,22 @@ def activated_map(x: Tensor, linear: nn.Linear, activation: str) -> Tensor:
     rows = x.reshape(-1, x.shape[-1]).to(dtype)
     y = product.activated_map(_aligned(rows), _aligned(linear.weight.to(dtype)), linear.bias, activation)
     return y.view(*x.shape[:-1], -1)
+
+
+def linear_map(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """x Wᵀ + b, by a program of our own where only the answer is asked for and it is quicker. [... k] → [... n]"""
+    if not _answers(x, weight, bias):
+        return F.linear(x, weight, bias)
+    y = product.activated_map(_aligned(x.reshape(-1, x.shape[-1])), _aligned(weight), bias, "")
+    return y.view(*x.shape[:-1], -1)
+
+
+def add_map(stream: Tensor, x: Tensor, weight: Tensor) -> None:
+    """stream += x Wᵀ, likewise. [m n] [m k] [n k]"""
+    if _answers(x, weight, stream) and stream is _aligned(stream):
+        product.add_map(_aligned(x), _aligned(weight), stream)
+    else:
+        stream.addmm_(x, weight.t())
 
 
 def feed_forward(x: Tensor, inner: nn.Linear, outer: nn.Linear, activation: str) -> Tensor:
@@ -120,17 +137,29 @@ def _plain(linear: nn.Module) -> TypeGuard[nn.Linear]:
 
 def _asked(x: Tensor, *maps: nn.Module) -> bool:
     """Whether gradients are asked for."""
-    given = [x, *(parameter for each in maps for parameter in each.parameters())]
-    return torch.is_grad_enabled() and any(each.requires_grad for each in given)
+    if not torch.is_grad_enabled():
+        return False
+    return x.requires_grad or any(parameter.requires_grad for each in maps for parameter in each.parameters())
 
 
-def _worth_it(x: Tensor, linear: nn.Linear) -> bool:
+def _answers(x: Tensor, weight: Tensor, other: Tensor | None) -> bool:
+    """Whether a map without an activation may be our own: of plain tensors of one type, without gradients."""
+    given = (x, weight) if other is None else (x, weight, other)
+    if not runs_our_own(x) or weight.shape[1] > MOST_INPUTS or narrow_type(x) != x.dtype:
+        return False
+    if any(type(each) not in (Tensor, nn.Parameter) or each.dtype != x.dtype for each in given):
+        return False
+    learned = torch.is_grad_enabled() and any(each.requires_grad for each in given)
+    return not learned and _worth_it(x, weight)
+
+
+def _worth_it(x: Tensor, weight: Tensor) -> bool:
     """Whether there is enough to do, of a kind that tensor cores and the copy engine take."""
-    (n, k), dtype = linear.weight.shape, narrow_type(x)
+    (n, k), dtype = weight.shape, narrow_type(x)
     if dtype not in NARROW or k % 8 or n % 8 or x.numel() // k * n < LEAST:
         return False
-    one_type = linear.weight.dtype == x.dtype or torch.is_autocast_enabled(x.device.type)
-    return one_type and linear.weight.device == x.device and product.runs_on(x.device)
+    one_type = weight.dtype == x.dtype or torch.is_autocast_enabled(x.device.type)
+    return one_type and weight.device == x.device and product.runs_on(x.device)
 
 
 def _aligned(x: Tensor) -> Tensor:

@@ -30,19 +30,72 @@ def has_bindings() -> bool:
     return find_spec("cuda") is not None and find_spec("cuda.bindings") is not None
 
 
+class _Attribute(ctypes.Structure):
+    """CUlaunchAttribute: what a launch asks for, by its number, and three numbers at most."""
+
+    _fields_ = [("kind", ctypes.c_uint32), ("", ctypes.c_uint32), ("value", ctypes.c_uint32 * 16)]
+
+
+class _Configuration(ctypes.Structure):
+    """CUlaunchConfig"""
+
+    _fields_ = [
+        ("grid", ctypes.c_uint32 * 3),
+        ("block", ctypes.c_uint32 * 3),
+        ("shared", ctypes.c_uint32),
+        ("stream", ctypes.c_void_p),
+        ("attributes", ctypes.POINTER(_Attribute)),
+        ("count", ctypes.c_uint32),
+    ]
+
+
+def current_stream(device: int) -> int:
+    """Its address; `torch.cuda.current_stream` takes longer, because it makes an object of it."""
+    found: int = torch._C._cuda_getCurrentRawStream(device)
+    return found
+
+
+AT_ONCE, CLUSTER, EARLY = 2, 4, 6  # attributes of a launch, as the driver counts them
+
+
+class Launch:
+    """A program with all that it is given, for the current stream: to make one takes longer than to run it again."""
+
+    def __init__(
+        self,
+        program: Program,
+        grid: tuple[int, int],
+        arguments: tuple[Argument, ...],
+        asked: dict[int, tuple[int, ...]],
+    ) -> None:
+        self.held = [_held(each) for each in arguments]
+        self.places = (ctypes.c_void_p * len(self.held))(*(place for _, place in self.held))
+        attributes = [_Attribute(kind, 0, (ctypes.c_uint32 * 16)(*value)) for kind, value in asked.items()]
+        self.attributes = (_Attribute * len(attributes))(*attributes)
+        block, count = (program.threads, 1, 1), len(attributes)
+        stream = current_stream(torch.cuda.current_device())
+        self.configuration = _Configuration((*grid, 1), block, program.shared, stream, self.attributes, count)
+        self.given = ctypes.byref(self.configuration), ctypes.c_void_p(int(program.function)), self.places, None
+        self.start = _driver().cuLaunchKernelEx
+
+    def run(self) -> None:
+        status = self.start(*self.given)
+        if status != 0:
+            raise QkvError(f"CUDA cannot run a program: error {status}.")
+
+
 class Program:
     """A function of a compiled file, with its threads in a block and bytes of shared memory."""
 
     def __init__(self, file: Path, name: str, numbers: tuple[tuple[str, int | str], ...], threads: int, shared: int):
         from cuda.bindings import driver
 
-        self.driver, self.threads, self.shared = driver, threads, shared
+        self.threads, self.shared = threads, shared
         self.function = _done(driver.cuModuleGetFunction(_module(file, numbers, _architecture()), name.encode()))
         limit = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
         _done(driver.cuFuncSetAttribute(self.function, limit, shared))
-        self.configurations: dict[tuple[Any, ...], Any] = {}
 
-    def launch(
+    def prepared(
         self,
         grid: tuple[int, int],
         arguments: tuple[Argument, ...],
@@ -50,45 +103,22 @@ class Program:
         cluster: int = 1,
         early: bool = False,
         at_once: bool = False,
-    ) -> None:
-        """On the current stream; `cluster`: blocks that share their memory; `early`: may begin before the last ends.
+    ) -> Launch:
+        """`cluster`: blocks that share their memory; `early`: it may begin before the last program ends.
 
+        Then it waits by itself (griddepcontrol.wait) before it reads or writes anything.
         `at_once`: all blocks run at the same time, or none does, so that they may wait for each other.
         """
-        held = [_held(each) for each in arguments]
-        places = (ctypes.c_void_p * len(held))(*(place for _, place in held))
-        configuration = self._configured(grid, cluster, early, at_once)
-        configuration.hStream = self.driver.CUstream(torch.cuda.current_stream().cuda_stream)
-        _done(self.driver.cuLaunchKernelEx(configuration, self.function, ctypes.addressof(places), 0))
-
-    def _configured(self, grid: tuple[int, int], cluster: int, early: bool, at_once: bool) -> Any:
-        key = (grid, cluster, early, at_once)
-        if key in self.configurations:
-            return self.configurations[key]
-        found = self.driver.CUlaunchConfig()
-        found.gridDimX, found.gridDimY, found.gridDimZ = *grid, 1
-        found.blockDimX, found.blockDimY, found.blockDimZ = self.threads, 1, 1
-        found.sharedMemBytes = self.shared
-        kinds, attributes = self.driver.CUlaunchAttributeID, []
-        if cluster > 1:
-            attribute = self.driver.CUlaunchAttribute()
-            attribute.id = kinds.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
-            size = attribute.value.clusterDim
-            size.x, size.y, size.z = cluster, 1, 1
-            attributes.append(attribute)
+        asked: dict[int, tuple[int, ...]] = {CLUSTER: (cluster, 1, 1)} if cluster > 1 else {}
         if early:
-            attribute = self.driver.CUlaunchAttribute()
-            attribute.id = kinds.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
-            attribute.value.programmaticStreamSerializationAllowed = 1
-            attributes.append(attribute)
+            asked[EARLY] = (1,)
         if at_once:
-            attribute = self.driver.CUlaunchAttribute()
-            attribute.id = kinds.CU_LAUNCH_ATTRIBUTE_COOPERATIVE
-            attribute.value.cooperative = 1
-            attributes.append(attribute)
-        found.attrs, found.numAttrs = attributes, len(attributes)
-        self.configurations[key] = found
-        return found
+            asked[AT_ONCE] = (1,)
+        return Launch(self, grid, arguments, asked)
+
+    def launch(self, grid: tuple[int, int], arguments: tuple[Argument, ...], **how: Any) -> None:
+        """Once, on the current stream."""
+        self.prepared(grid, arguments, **how).run()
 
 
 @cache

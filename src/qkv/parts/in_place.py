@@ -19,6 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from qkv.parts.activated_map import add_map
 from qkv.parts.attention.attention import Attention
 from qkv.parts.attention.visibility import Tokens
 from qkv.parts.block import Block
@@ -131,7 +132,7 @@ def _added(stream: Tensor, step: Step, read: Tensor, ctx: Context, wanted: int |
         hidden = mixer.hidden(read, ctx)  # [b s n]
     else:
         hidden, stream = mixer.hidden_of_first(read, ctx, wanted), stream[:, :wanted].contiguous()  # [b wanted n]
-    stream.view(-1, stream.shape[-1]).addmm_(hidden.reshape(-1, hidden.shape[-1]), step.last.weight.t())
+    add_map(stream.view(-1, stream.shape[-1]), hidden.reshape(-1, hidden.shape[-1]), step.last.weight)
     return stream
 
 

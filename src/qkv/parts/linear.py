@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from qkv.parts import joined_map
+from qkv.parts.activated_map import linear_map
 
 
 class JoinedLinear(nn.Module):
@@ -63,7 +64,7 @@ class JoinedLinear(nn.Module):
 
     def together(self, x: Tensor) -> Tensor:
         """All maps side by side in one tensor."""
-        return F.linear(x, self.matrix(), self.whole_bias())
+        return linear_map(x, self.matrix(), self.whole_bias())
 
     def with_last_of(self, x: Tensor, other: Tensor) -> tuple[Tensor, ...]:
         """All maps of x but the last, which is of another input: values that have no positions. [carion2020 §A.3]"""

@@ -10,18 +10,22 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 
 @triton.jit
 def norm(
     x, places, waiting, bias, gain, shift, y, carried, rows, period, epsilon,
     PLACED: tl.constexpr, WAITING: tl.constexpr, BIASED: tl.constexpr, CARRIES: tl.constexpr, SHIFTED: tl.constexpr,
-    RMS: tl.constexpr, WIDTH: tl.constexpr, R: tl.constexpr, D: tl.constexpr,
+    RMS: tl.constexpr, WIDTH: tl.constexpr, R: tl.constexpr, D: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """y[row] = norm(x[row] + places[row % period] + waiting + bias), statistics in float32.
 
     carried = waiting + bias, by the first program.
     """
+    if EARLY:
+        gdc_launch_dependents()
+        gdc_wait()
     row = tl.program_id(0) * R + tl.arange(0, R)
     column = tl.arange(0, D)
     within = column < WIDTH

@@ -44,7 +44,7 @@ def norm_into(
         {
             "PLACED": places is not None, "WAITING": waiting is not None, "BIASED": bias is not None,
             "CARRIES": carried is not None, "SHIFTED": shift is not None, "RMS": rms, "WIDTH": width,
-            "R": together, "D": wide,
+            "R": together, "D": wide, "EARLY": True,
         },
         num_warps=min(16, max(1, together * wide // (32 * EACH))),
     )  # fmt: skip

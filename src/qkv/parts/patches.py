@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from qkv.data.patch_hiding import HiddenPatches
 from qkv.errors import QkvError
+from qkv.parts.activated_map import linear_map
 from qkv.parts.context import Context
 from qkv.parts.position import Learned2D
 from qkv.parts.precision import narrowed
@@ -58,7 +59,7 @@ class Patches(nn.Conv2d):
         images = narrowed(images.to(self.weight.dtype))  # before pixels are moved: half the bytes
         if self.around:
             images = F.pad(images, (self.around,) * 4)
-        return F.linear(self.cut(images), self.weight.flatten(1), self.bias)
+        return linear_map(self.cut(images), self.weight.flatten(1), self.bias)
 
     def cut(self, images: Tensor) -> Tensor:
         """The pixels of each patch, channel by channel. [b c h w] → [b r·k c·high·wide]"""

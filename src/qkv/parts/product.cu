@@ -11,6 +11,9 @@
 // below each other that come one after the other; ROOMS: stores that each warp has on the way; HALF: numbers are
 // float16, else bfloat16; ACROSS; BIAS: 0 none, 1 narrow, 2 float32; ACTIVATION: one of those below; KEEPS: z, which is
 // activated, is stored too; READS: 1: what is added to y, 2: z, whose slope y is multiplied with, and sums over rows.
+//
+// It may begin while the program before it still runs, and waits for its end before it reads or writes: whoever is
+// launched early does, so what is there behind that wait was written by any program before.
 
 typedef unsigned int u32;
 typedef unsigned long long u64;
@@ -26,7 +29,7 @@ constexpr u32 ROOM = 16 * 64 * 2;            // what a warp stores at once: 16 r
 constexpr int UNITS = TALL * (BN / 64);      // of those in a tile
 constexpr u32 PATIENCE = 1u << 22;           // polls: a mistake shall be an error, not a wait without end
 
-static_assert(UNITS * (KEEPS ? 2 : 1) % ROOMS == 0 && (!READS || ROOMS == UNITS), "rooms come round with the tiles");
+static_assert(UNITS * (KEEPS ? 2 : 1) % ROOMS == 0 && ROOMS > 1, "rooms come round with the tiles");
 
 // ---------------------------------------------------------------------------------------------------- activations
 // The formulas of `activation_programs`, which says where they come from, no further than 5e-7 from those of
@@ -207,6 +210,10 @@ __device__ __forceinline__ void whole_cluster() {
 
 // ---------------------------------------------------------------------------------------------------- copies
 
+__device__ __forceinline__ void at_hand(const Tiles& tiles) {  // before the first copy
+    asm volatile("prefetch.tensormap [%0];" ::"l"(&tiles) : "memory");
+}
+
 __device__ __forceinline__ void load(const Tiles& tiles, u32 to, int column, int row, u32 barrier) {
     asm volatile(
         "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];"
@@ -286,6 +293,67 @@ __device__ __forceinline__ void until_multiplied() {
 
 // ---------------------------------------------------------------------------------------------------- the program
 
+struct Place {
+    int row, column;
+};
+
+// Of four lanes beside each other, each gets one number of every lane: the first the first, the second the second.
+__device__ __forceinline__ void turned(u32 (&v)[4], int lane) {
+#pragma unroll
+    for (int i = 0; i < 2; i++) {  // 0 with 1, 2 with 3
+        const u32 got = __shfl_xor_sync(0xffffffffu, lane & 1 ? v[2 * i] : v[2 * i + 1], 1);
+        if (lane & 1) v[2 * i] = got;
+        else v[2 * i + 1] = got;
+    }
+#pragma unroll
+    for (int i = 0; i < 2; i++) {  // 0 with 2, 1 with 3
+        const u32 got = __shfl_xor_sync(0xffffffffu, lane & 2 ? v[i] : v[i + 2], 2);
+        if (lane & 2) v[i] = got;
+        else v[i + 2] = got;
+    }
+}
+
+// d [BM BN] = what is added to the product: it lies in registers that are free until there is something to multiply.
+// A lane reads 8 columns at once, of 32 that it shares with three others.
+__device__ __forceinline__ void begin_with(
+    float (&d)[TALL][BN / 2], const unsigned short* added, int apart, Place at, int M, int N, int warp, int lane) {
+    u32 read[TALL][2][BN / 32][4];
+#pragma unroll
+    for (int m = 0; m < TALL; m++)
+#pragma unroll
+        for (int below = 0; below < 2; below++)
+#pragma unroll
+            for (int c = 0; c < BN / 32; c++) {
+                u32(&v)[4] = read[m][below][c];
+                const int row = at.row + m * 64 + warp * 16 + lane / 4 + 8 * below;
+                const int column = at.column + c * 32 + lane % 4 * 8;
+                v[0] = v[1] = v[2] = v[3] = 0;
+                if (row < M && column < N)
+                    asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+                                 : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3]) : "l"(added + (u64)row * apart + column));
+            }
+#pragma unroll
+    for (int m = 0; m < TALL; m++)
+#pragma unroll
+        for (int below = 0; below < 2; below++)
+#pragma unroll
+            for (int c = 0; c < BN / 32; c++) {
+                u32(&v)[4] = read[m][below][c];
+                turned(v, lane);
+#pragma unroll
+                for (int j = 0; j < 4; j++) {
+                    float* both = &d[m][(c * 4 + j) * 4 + 2 * below];
+                    both[0] = low_of(v[j]), both[1] = high_of(v[j]);
+                }
+            }
+}
+
+// All of them are known from here on: nothing that makes them comes later, nothing that reads them earlier.
+__device__ __forceinline__ void settled(float (&d)[TALL][BN / 2]) {
+#pragma unroll
+    for (int i = 0; i < TALL * BN / 2; i++) asm volatile("" : "+f"(d[i / (BN / 2)][i % (BN / 2)])::"memory");
+}
+
 // Of 2 COUNT numbers, COUNT stay with a lane: those that it has in common with its partner, who keeps the others.
 template <int COUNT>
 __device__ __forceinline__ void gather(float (&sum)[16], int lane) {
@@ -296,10 +364,6 @@ __device__ __forceinline__ void gather(float (&sum)[16], int lane) {
         sum[i] = kept + __shfl_xor_sync(0xffffffffu, given, 2 * COUNT);
     }
 }
-
-struct Place {
-    int row, column;
-};
 
 __device__ __forceinline__ int rank() {  // of this block in its cluster; asked anew, where a register would be kept
     int found = 0;
@@ -321,24 +385,27 @@ __device__ __forceinline__ Place place_of(int tile, int M, int N) {
 
 extern "C" __global__ void __launch_bounds__(384, 1) product(
     const __grid_constant__ Tiles x_tiles, const __grid_constant__ Tiles w_tiles, const __grid_constant__ Tiles y_tiles,
-    const __grid_constant__ Tiles z_tiles,  // what is read, or kept
-    const void* __restrict__ bias, float* __restrict__ sums, int M, int N, int K) {
+    const __grid_constant__ Tiles z_tiles,  // z, which is read or kept
+    const void* bias, float* __restrict__ sums, const unsigned short* added, int M, int N, int K, int apart) {
     extern __shared__ unsigned char memory[];
     const u32 stages = ((u32)__cvta_generic_to_shared(memory) + 1023u) & ~1023u;
     const u32 rooms = stages + STAGES * STAGE, rows_of_8 = rooms + 8 * ROOMS * ROOM, barriers = rows_of_8 + 8 * BN * 4;
     const u32 full = barriers, empty = full + 8 * STAGES, turns = empty + 8 * STAGES, reads = turns + 8 * 2,
-              done = reads + 8 * 8;
+              done = reads + 8 * 8 * ROOMS;
 
     const int group = __shfl_sync(0xffffffffu, threadIdx.x / 128, 0);  // so that the compiler sees that warps agree
     const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
     if (threadIdx.x == 0) {
         for (int i = 0; i < STAGES; i++) made(full + 8 * i, 1), made(empty + 8 * i, 4 * CLUSTER);
         for (int i = 0; i < 2; i++) made(turns + 8 * i, 4);
-        for (int i = 0; i < 8; i++) made(reads + 8 * i, 1);
+        for (int i = 0; i < 8 * ROOMS; i++) made(reads + 8 * i, 1);
         made(done, 8);
         asm volatile("fence.mbarrier_init.release.cluster; fence.proxy.async;" ::: "memory");
+        at_hand(x_tiles), at_hand(w_tiles), at_hand(y_tiles);
+        if (KEEPS || READS == 2) at_hand(z_tiles);
     }
     whole_cluster();
+    asm volatile("griddepcontrol.launch_dependents; griddepcontrol.wait;" ::: "memory");
 
     if (group == 0) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
@@ -370,6 +437,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) product(
         asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
         const int turn = group - 1, mine = turn * 4 + warp;
         const u32 own = rows_of_8 + mine * (BN * 4), own_rooms = rooms + mine * (ROOMS * ROOM);
+        const u32 own_reads = reads + 8 * mine * ROOMS;
         // Matrices of 8 by 8, two below each other and two beside: a lane names the row lane % 8 of matrix lane / 8.
         const u32 corner = own_rooms + lane % 16 * 128 + (lane / 16 ^ lane % 8) * 16;
         const int steps = (K + BK - 1) / BK, clusters = gridDim.x / CLUSTER;
@@ -386,17 +454,18 @@ extern "C" __global__ void __launch_bounds__(384, 1) product(
             }
             __syncwarp();
 #endif
-#if READS
-            if (lane == 0) {
+            const auto fill = [&](int unit) {  // a room with z, by one lane
+                const u32 room = unit % ROOMS, barrier = own_reads + 8 * room;
+                expect(barrier, ROOM);
+                load(z_tiles, own_rooms + room * ROOM, at.column + unit / TALL * 64,
+                     at.row + unit % TALL * 64 + warp * 16, barrier);
+            };
+            if (READS == 2 && lane == 0) {
                 until_read<0>();
-                expect(reads + 8 * mine, UNITS * ROOM);
-                for (int u = 0; u < UNITS; u++)
-                    load(z_tiles, own_rooms + u * ROOM, at.column + u / TALL * 64, at.row + u % TALL * 64 + warp * 16,
-                         reads + 8 * mine);
+                for (int unit = 0; unit < ROOMS; unit++) fill(unit);
             }
-            __syncwarp();
-#endif
             float d[TALL][BN / 2];
+            if (READS == 1) begin_with(d, added, apart, at, M, N, warp, lane), settled(d);
             u32 stage = position % STAGES, round = position / STAGES & 1, last = stage;
             wait(turns + 8 * turn, (count & 1) ^ (turn == 0));
 #pragma unroll 1
@@ -410,7 +479,8 @@ extern "C" __global__ void __launch_bounds__(384, 1) product(
                 for (int i = 0; i < BK / 16; i++)
 #pragma unroll
                     for (int m = 0; m < TALL; m++)
-                        multiply(d[m], x + i * 2 + m * (64 * 128 >> 4), w + i * (ACROSS ? 16 * 128 >> 4 : 2), i > 0 ? 1 : k);
+                        multiply(d[m], x + i * 2 + m * (64 * 128 >> 4), w + i * (ACROSS ? 16 * 128 >> 4 : 2),
+                                 i > 0 || READS == 1 ? 1 : k);
                 asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
                 until_multiplied<1>();
                 if (k > 0 && lane < CLUSTER) arrive_at(empty + 8 * last, lane);
@@ -419,15 +489,10 @@ extern "C" __global__ void __launch_bounds__(384, 1) product(
             }
             if (lane == 0) arrive(turns + 8 * (turn ^ 1));
             until_multiplied<0>();
-#pragma unroll
-            for (int i = 0; i < TALL * BN / 2; i++)  // what follows stays behind that wait
-                asm volatile("" : "+f"(d[i / (BN / 2)][i % (BN / 2)])::"memory");
+            settled(d);
             if (lane < CLUSTER) arrive_at(empty + 8 * last, lane);
             position += 2 * steps;
 
-#if READS
-            wait(reads + 8 * mine, count & 1);
-#endif
 #pragma unroll
             for (int c = 0; c < BN / 64; c++) {
 #if READS == 2
@@ -438,10 +503,13 @@ extern "C" __global__ void __launch_bounds__(384, 1) product(
                     const int unit = c * TALL + m;
                     const int row = at.row + m * 64 + warp * 16, column = at.column + c * 64;
                     const u32 room = (KEEPS ? 2 * unit : unit) % ROOMS * ROOM, other = (2 * unit + 1) % ROOMS * ROOM;
-#if !READS
-                    if (lane == 0) until_read<ROOMS - 1 - KEEPS>();
-                    __syncwarp();
-#endif
+                    if (READS == 2) {
+                        __syncwarp();
+                        wait(own_reads + 8 * (unit % ROOMS), count * (UNITS / ROOMS) + unit / ROOMS & 1);
+                    } else {
+                        if (lane == 0) until_read<ROOMS - 1 - KEEPS>();
+                        __syncwarp();
+                    }
 #pragma unroll
                     for (int j = 0; j < 8; j += 2) {
                         float v[8];
@@ -457,18 +525,14 @@ extern "C" __global__ void __launch_bounds__(384, 1) product(
                             v[4 * i] += b0, v[4 * i + 1] += b1, v[4 * i + 2] += b0, v[4 * i + 3] += b1;
                         }
 #endif
-#if READS
+#if READS == 2
                         u32 z[4];
                         asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                                      : "=r"(z[0]), "=r"(z[1]), "=r"(z[2]), "=r"(z[3]) : "r"(room + within) : "memory");
 #pragma unroll
                         for (int i = 0; i < 4; i++) {
-                            const float low = low_of(z[i]), high = high_of(z[i]);
-                            if (READS == 1) v[2 * i] += low, v[2 * i + 1] += high;
-                            if (READS == 2) v[2 * i] *= slope(low), v[2 * i + 1] *= slope(high);
+                            v[2 * i] *= slope(low_of(z[i])), v[2 * i + 1] *= slope(high_of(z[i]));
                         }
-#endif
-#if READS == 2
 #pragma unroll
                         for (int i = 0; i < 4; i++) sum[2 * j + i] += v[i / 2 * 4 + i % 2] + v[i / 2 * 4 + i % 2 + 2];
 #endif
@@ -491,6 +555,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) product(
                     if (lane == 0) {
                         store(y_tiles, own_rooms + room, column, row);
                         if (KEEPS) store(z_tiles, own_rooms + other, column, row);
+                        if (READS == 2 && unit > 0 && unit - 1 + ROOMS < UNITS) until_read<1>(), fill(unit - 1 + ROOMS);
                     }
                 }
 #if READS == 2

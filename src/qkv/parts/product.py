@@ -36,11 +36,13 @@ class Tiling(NamedTuple):
         """Bytes of shared memory, as the program lays it out."""
         of_stages = self.stages * (self.rows + self.columns) * INPUTS * 2
         of_warps = WARPS * (self.rooms * ROOM[0] * ROOM[1] * 2 + self.columns * 4)
-        return of_stages + of_warps + (2 * self.stages + 2 + WARPS + 1) * 8 + 1024  # barriers; where it begins
+        of_barriers = (2 * self.stages + 2 + WARPS * self.rooms + 1) * 8
+        return of_stages + of_warps + of_barriers + 1024  # to begin at a multiple of it
 
 
-STORING = Tiling(128, 192, stages=4, rooms=2, cluster=2)
-READING = Tiling(128, 192, stages=3, rooms=6)  # what is read comes into the rooms from which y is stored
+WIDE, TALL = Tiling(128, 192, stages=4, rooms=2, cluster=2), Tiling(192, 128, stages=4, rooms=2, cluster=2)
+READING = Tiling(128, 192, stages=4, rooms=3)  # z comes into the rooms from which y is stored
+MOST = 4096  # launches at hand
 
 
 def runs_on(device: torch.device) -> bool:
@@ -50,19 +52,26 @@ def runs_on(device: torch.device) -> bool:
 runs_on._dynamo_marked_constant = True  # type: ignore[attr-defined]  # for compilers: a fact, not to be traced
 
 
-def activated_map(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str, tiling: Tiling = STORING) -> Tensor:
-    """activation(x Wᵀ + b), [m k] [n k] [n] → [m n]"""
-    y = x.new_empty(len(x), len(weight))
-    _run(tiling, x, weight, y, y, bias, y, activation=activation)
+def storing(outputs: int) -> Tiling:
+    """Tiles of which the fewest columns lie past the outputs."""
+    return min(WIDE, TALL, key=lambda tiling: -outputs % tiling.columns)
+
+
+def activated_map(
+    x: Tensor, weight: Tensor, bias: Tensor | None, activation: str, tiling: Tiling | None = None
+) -> Tensor:
+    """activation(x Wᵀ + b), [m k] [n k] [n] → [m n]; "": as it is."""
+    y = x.new_empty(x.shape[0], weight.shape[0])
+    _run(tiling or storing(y.shape[1]), x, weight, y, y, bias, y, activation=activation, early=True)
     return y
 
 
 def both(
-    x: Tensor, weight: Tensor, bias: Tensor | None, activation: str, tiling: Tiling = STORING
+    x: Tensor, weight: Tensor, bias: Tensor | None, activation: str, tiling: Tiling | None = None
 ) -> tuple[Tensor, Tensor]:
     """z = x Wᵀ + b and activation(z)."""
     z, y = x.new_empty(len(x), len(weight)), x.new_empty(len(x), len(weight))
-    _run(tiling, x, weight, y, z, bias, y, activation=activation, keeps=1)
+    _run(tiling or storing(y.shape[1]), x, weight, y, z, bias, y, activation=activation, keeps=1)
     return z, y
 
 
@@ -76,22 +85,39 @@ def map_times_slope(
     return dz, sums.sum(0)
 
 
-def added_map(
-    x: Tensor, weight: Tensor, bias: Tensor | None, added: Tensor | None, y: Tensor, tiling: Tiling | None = None
-) -> Tensor:
-    """y = x Wᵀ + b + added, [m k] [n k] [n] [m n] → [m n], where y may be what is added."""
-    tiling = tiling or (STORING if added is None else READING)
-    _run(tiling, x, weight, y, y if added is None else added, bias, y, reads=0 if added is None else 1)
-    return y
+def add_map(x: Tensor, weight: Tensor, stream: Tensor, tiling: Tiling | None = None) -> None:
+    """stream += x Wᵀ, [m k] [n k] [m n]"""
+    _run(tiling or storing(stream.shape[1]), x, weight, stream, stream, None, stream, reads=1, early=True)
+
+
+_launches: dict[tuple[object, ...], cuda.Launch] = {}  # they come again: weights stay, torch gives the same memory anew
 
 
 def _run(
     tiling: Tiling, x: Tensor, weight: Tensor, y: Tensor, z: Tensor, bias: Tensor | None, sums: Tensor,
-    *, activation: str = "", across: int = 0, keeps: int = 0, reads: int = 0,
+    *, activation: str = "", across: int = 0, keeps: int = 0, reads: int = 0, early: bool = False,
 ) -> None:  # fmt: skip
+    """What reads or writes nothing but tensors that passes without gradients make may begin `early`."""
+    if bias is not None and (bias.dtype != x.dtype or not bias.is_contiguous()):
+        bias = bias.float().contiguous()
+    given = (x, weight, y, z, sums) if bias is None else (x, weight, y, z, sums, bias)
+    places = tuple([(each.data_ptr(), each.shape, each.stride()[0]) for each in given])
+    stream = cuda.current_stream(x.device.index)
+    key = (tiling, stream, x.dtype, bias is None or bias.dtype, activation, across, keeps, reads, early, places)
+    launch = _launches.get(key)
+    if launch is None:
+        if len(_launches) >= MOST:
+            _launches.clear()
+        launch = _prepared(tiling, x, weight, y, z, bias, sums, activation, across, keeps, reads, early)
+        _launches[key] = launch
+    launch.run()
+
+
+def _prepared(
+    tiling: Tiling, x: Tensor, weight: Tensor, y: Tensor, z: Tensor, bias: Tensor | None, sums: Tensor,
+    activation: str, across: int, keeps: int, reads: int, early: bool,
+) -> cuda.Launch:  # fmt: skip
     rows, columns, _, _, cluster, _ = tiling
-    if bias is not None:
-        bias = (bias if bias.dtype == x.dtype else bias.float()).contiguous()
     kind = 0 if bias is None else 1 if bias.dtype == x.dtype else 2
     program = _program(tiling, x.dtype == torch.float16, kind, activation, across, keeps, reads)
     box = (INPUTS // cluster, ROOM[1]) if across else (columns // cluster, INPUTS)
@@ -102,12 +128,14 @@ def _run(
         cuda.tiles_of(z, *ROOM),
         x if bias is None else bias,
         sums,
+        z,
         *y.shape,
         x.shape[1],
+        z.stride(0),
     )
     tiles = -(-len(y) // (rows * cluster)) * -(-y.shape[1] // columns)
     blocks = cluster * min(tiles, _multiprocessors(y.device) // cluster)
-    program.launch((blocks, 1), arguments, cluster=cluster)
+    return program.prepared((blocks, 1), arguments, cluster=cluster, early=early)
 
 
 @cache

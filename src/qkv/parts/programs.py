@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import is_in_torch_dispatch_mode
@@ -39,7 +43,20 @@ def runs_operators(x: Tensor) -> bool:
 
 
 def has_copy_engine(device: torch.device) -> bool:
-    return torch.cuda.get_device_capability(device)[0] == 9
+    return _generation(device, torch.cuda.get_device_properties) == 9
 
 
 has_copy_engine._dynamo_marked_constant = True  # type: ignore[attr-defined]  # for compilers: a fact, not to be traced
+
+
+def may_begin_early(device: torch.device) -> bool:
+    """Whether a device lets programs begin before the one before them has ended."""
+    if device.type != "cuda" or torch.version.hip is not None:
+        return False
+    return _generation(device, torch.cuda.get_device_properties) >= 9
+
+
+@lru_cache(maxsize=64)  # by who is asked, too: for a while it may be someone who pretends
+def _generation(device: torch.device, properties: Callable[[torch.device], Any]) -> int:
+    found: int = properties(device).major
+    return found

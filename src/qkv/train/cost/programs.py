@@ -24,7 +24,7 @@ from qkv.train.cost.operators import TYPES, AttentionShape, Work, as_tuple
 Note = Callable[[Work], None]
 _FOLDERS = (kernels, objectives)
 _FILES = ("_programs", "_triton")
-_MODULES = ("triton.language", "triton.tools", "triton.tools.tensor_descriptor")  # of Triton's that our files name
+_DEEPER = ("triton.language.extra.cuda", "triton.tools.tensor_descriptor")  # of Triton, that these files name
 
 
 @contextmanager
@@ -50,7 +50,8 @@ def programs_noted(note: Note) -> Iterator[None]:
 def _pretended_triton(note: Note) -> Iterator[None]:
     """For as long as our own files are read: torch must not find it."""
     triton = _Triton(note)
-    pretended = {"triton": triton, **{name: _Anything(name) for name in _MODULES}}
+    pretended = {"triton": triton, "triton.language": triton.language}
+    pretended |= {name: _Anything(name) for name in _DEEPER}
     before = {name: sys.modules.get(name) for name in pretended}
     sys.modules |= pretended
     try:
@@ -89,6 +90,7 @@ class _Anything(ModuleType):
 class _Triton(_Anything):
     def __init__(self, note: Note) -> None:
         super().__init__("triton")
+        self.language = _Anything("triton.language")
         self.note = note
 
     def jit(self, function: Any = None, **_: Any) -> Any:

@@ -2,6 +2,9 @@
 
 Triton looks at every argument of every launch to find the variant that suits it, which takes the host longer than some
 programs take the GPU. Here a variant is found by the numbers themselves, and by the type and alignment of the tensors.
+
+An EARLY program begins while the one before it still runs, where it can, and waits for its end before it reads or
+writes anything. Because each of them waits, the one before has waited too: what all before have written is there.
 """
 
 from __future__ import annotations
@@ -10,6 +13,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+
+from qkv.parts.programs import may_begin_early
 
 _MOST = 20_000  # variants at hand, of all lengths of rows that came by
 _compiled: dict[tuple[Any, ...], tuple[Any, Any, list[Any]]] = {}
@@ -24,6 +29,9 @@ def launch(
     **options: int,
 ) -> None:
     """`program[grid](*tensors, *numbers, **constants, **options)`; after the first, descriptors of tensors will do."""
+    if constants.get("EARLY"):
+        can = not torch.compiler.is_compiling() and may_begin_early(tensors[0].device)
+        constants, options = {**constants, "EARLY": can}, {**options, "launch_pdl": True} if can else options
     if torch.compiler.is_compiling():
         program[grid](*tensors, *numbers, **constants, **options)
         return

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from qkv.parts.attention.kernels.flash_programs import log2_e
 
@@ -53,9 +54,12 @@ def attend_rows(
     heads, shared_by, queries, keys, scale, d, e,
     CAUSAL: tl.constexpr, PADDED: tl.constexpr, FITS: tl.constexpr, FILLED: tl.constexpr, KEPT: tl.constexpr,
     FIRST: tl.constexpr, SECOND: tl.constexpr, THIRD: tl.constexpr,
-    M: tl.constexpr, D: tl.constexpr, E: tl.constexpr,
+    M: tl.constexpr, D: tl.constexpr, E: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """One head of one row, or a share of its queries. Kept for the way back: log₂ of sums, +∞ where all is hidden."""
+    if EARLY:
+        gdc_launch_dependents()
+        gdc_wait()
     row, head = (tl.program_id(0) // heads).to(tl.int64), (tl.program_id(0) % heads).to(tl.int64)
     q += row * q_row + head * q_head
     k += row * k_row + head // shared_by * k_head
@@ -114,8 +118,12 @@ def attend_rows(
 def attend_in_line(
     q, k, v, documents, bounds, o, q_head, q_slot, k_head, k_slot, v_head, v_slot, heads, shared_by, slots, scale, d, e,
     CAUSAL: tl.constexpr, FILLED: tl.constexpr, M: tl.constexpr, N: tl.constexpr, D: tl.constexpr, E: tl.constexpr,
+    EARLY: tl.constexpr,
 ):  # fmt: skip
     """M neighbouring queries of one head. Document i, counted from 1, stands from bounds[i - 1] to before bounds[i]."""
+    if EARLY:
+        gdc_launch_dependents()
+        gdc_wait()
     start, head = tl.program_id(0) // heads * M, (tl.program_id(0) % heads).to(tl.int64)
     inner = tl.minimum(tl.arange(0, M), slots - 1 - start)
     document = tl.load(documents + start + inner)

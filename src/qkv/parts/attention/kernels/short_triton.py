@@ -103,6 +103,7 @@ def attend_in_line(
             "N": LINE.keys,
             "D": wide,
             "E": high,
+            "EARLY": True,
         },
         **LINE.options,
     )
@@ -137,6 +138,7 @@ def _plan_of_rows(
             "M": steps.queries,
             "D": wide,
             "E": high,
+            "EARLY": not kept,  # what is learned runs among programs of others, who wait for the end anyway
         },
         {"num_warps": steps.warps, "num_stages": steps.stages},
     )
