@@ -31,6 +31,11 @@ def has_bindings() -> bool:
     return find_spec("cuda") is not None and find_spec("cuda.bindings") is not None
 
 
+@cache
+def multiprocessors(device: torch.device) -> int:
+    return torch.cuda.get_device_properties(device).multi_processor_count
+
+
 class Program:
     """A function of a compiled file, with its threads in a block and bytes of shared memory."""
 
@@ -175,7 +180,7 @@ def _module(file: Path, numbers: tuple[tuple[str, int | str], ...], architecture
 
 
 def compiled(file: Path, numbers: tuple[tuple[str, int | str], ...], architecture: str) -> bytes:
-    """The machine code of a file, from the last time if neither it, nor what it may include, nor the compiler has changed."""
+    """The machine code of a file, from the last time if nothing has changed of it, its includes and the compiler."""
     from cuda.bindings import nvrtc
 
     source = file.read_bytes()

@@ -106,7 +106,7 @@ def _run(
         x.shape[1],
     )
     tiles = -(-len(y) // (rows * cluster)) * -(-y.shape[1] // columns)
-    blocks = cluster * min(tiles, _multiprocessors(y.device) // cluster)
+    blocks = cluster * min(tiles, cuda.multiprocessors(y.device) // cluster)
     program.launch((blocks, 1), arguments, cluster=cluster)
 
 
@@ -129,8 +129,3 @@ def _program(
         "READS": reads,
     }
     return cuda.program(FILE, "product", tuple(numbers.items()), THREADS, tiling.shared)
-
-
-@cache
-def _multiprocessors(device: torch.device) -> int:
-    return torch.cuda.get_device_properties(device).multi_processor_count

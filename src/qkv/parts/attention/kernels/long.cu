@@ -1,4 +1,4 @@
-// Attention of long rows for Hopper GPUs: o = softmax(scale q kᵀ) v, as FlashAttention-3 does it. [shah2024 alg.2]
+// Attention of long rows for Hopper GPUs: o = softmax(scale q kᵀ) v, as FlashAttention-3 does it.
 //
 // Each block has a warpgroup that orders copies and GROUPS that multiply, each of which has 64 queries; all of them meet
 // the same tiles of KEYS keys and values, from the last to the first, which come by the copy engine into a ring of SLOTS.
@@ -73,7 +73,7 @@ __device__ __forceinline__ void multiply_values(float (&d)[D / 2], const u32* w,
 }
 
 template <int COUNT>
-__device__ __forceinline__ void stay_behind(float (&d)[COUNT]) {  // what reads d stays behind the wait before this
+__device__ __forceinline__ void stay_here(float (&d)[COUNT]) {  // what makes d stays before this, what reads it behind
 #pragma unroll
     for (int i = 0; i < COUNT; i++) asm volatile("" : "+f"(d[i])::"memory");
 }
@@ -269,7 +269,7 @@ extern "C" __global__ void __launch_bounds__(128 + 128 * GROUPS, 1) attend(
             wait(full + 8 * slot, round);
             begin_scores();
             until_multiplied<0>();
-            stay_behind(s);
+            stay_here(s);
             if (lane == 0) arrive(empty + 8 * slot);
             go_on();
             if (step > 0) pass(), take_turn(mine), give_turn(mine);
@@ -288,33 +288,35 @@ extern "C" __global__ void __launch_bounds__(128 + 128 * GROUPS, 1) attend(
             weigh<true>(s, rows, shrink, scale);
             narrow(w, s);
 
+            wait(full + 8 * slot, round);
 #pragma unroll 1
             for (step++; step < count; step++) {
                 const u32 of_keys = slot;
-                wait(full + 8 * slot, round);
                 take_turn(mine);
                 begin_scores();
                 go_on();
+                const u32 of_values = slot;
                 wait(full + 8 * slot, round);
                 begin_values();
+                go_on();
                 give_turn(mine);
                 until_multiplied<1>();
-                stay_behind(s);
+                stay_here(s);
                 if (lane == 0) arrive(empty + 8 * of_keys);
                 weigh<false>(s, rows, shrink, scale);
+                stay_here(s);
+                wait(full + 8 * slot, round);  // what comes next; here, as the compiler takes no weights behind a loop
                 until_multiplied<0>();
-                stay_behind(o);
-                if (lane == 0) arrive(empty + 8 * slot);
-                go_on();
+                stay_here(o);
+                if (lane == 0) arrive(empty + 8 * of_values);
 #pragma unroll
                 for (int i = 0; i < D / 2; i++) o[i] *= shrink[i / 2 % 2];
                 narrow(w, s);
             }
             if (lane == 0) arrive(q_empty + 8 * which);
-            wait(full + 8 * slot, round);
             begin_values();
             until_multiplied<0>();
-            stay_behind(o);
+            stay_here(o);
             if (lane == 0) arrive(empty + 8 * slot);
             go_on();
 
