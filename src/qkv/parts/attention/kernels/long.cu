@@ -1,14 +1,16 @@
 // Attention of long rows for Hopper GPUs: o = softmax(scale q kᵀ) v, as FlashAttention-3 does it.
 //
-// Each block has a warpgroup that orders copies and GROUPS that multiply, each of which has 64 queries; all of them meet
-// the same tiles of KEYS keys and values, from the last to the first, which come by the copy engine into a ring of SLOTS.
-// A group gives the tensor cores the scores of the next tile together with the values of this one, and while they work on
-// the values it makes weights of the scores; groups take turns, so that one multiplies while others make weights.
+// Each block has a warpgroup that orders copies and GROUPS that multiply, each of which has 64 queries; all of them
+// meet the same tiles of KEYS keys and values, from the last to the first, which come by the copy engine into a ring of
+// SLOTS. A group gives the tensor cores the scores of the next tile together with the values of this one, and while
+// they work on the values it makes weights of the scores; groups take turns, so that one multiplies while others make
+// weights.
 //
 // Shapes: b rows, h heads, s tokens, D numbers of a head; q, k, v and o [b h s D], each with strides of its own.
 //
-// By #define: D: 64 or 128; KEYS; GROUPS: 2 or 3; SLOTS; Q_SLOTS: tiles of queries that are there at once; CAUSAL; HALF:
-// numbers are float16, else bfloat16.
+// By #define: D: 64 or 128; KEYS; GROUPS: 2 or 3; SLOTS; Q_SLOTS: tiles of queries that are there at once; CAUSAL;
+// HALF: numbers are float16, else bfloat16; BY_HAND: one of so many powers is computed without the unit for them, or 0:
+// none.
 
 #include "hopper.cuh"
 
@@ -20,9 +22,11 @@ constexpr u32 THE_FULL = 0xffffffffu;
 static_assert(!CAUSAL || KEYS % 64 == 0, "only the first tile of keys that a group sees is hidden in part");
 static_assert(SLOTS >= 4, "a group holds two slots and waits for two");
 
-__device__ __forceinline__ void load(const Tiles& tiles, u32 to, int column, int row, int head, int batch, u32 barrier) {
+__device__ __forceinline__ void load(
+    const Tiles& tiles, u32 to, int column, int row, int head, int batch, u32 barrier) {
     asm volatile(
-        "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, %5}], [%6];"
+        "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes"
+        " [%0], [%1, {%2, %3, %4, %5}], [%6];"
         ::"r"(to), "l"(&tiles), "r"(column), "r"(row), "r"(head), "r"(batch), "r"(barrier) : "memory");
 }
 
@@ -107,6 +111,20 @@ struct Rows {  // of a thread: the one at lane / 4 and that 8 below it
     float largest[2], sum[2];  // score; of this thread's weights
 };
 
+// 2ˣ for x ≤ 0, no further off than 8e-5 of it, without the unit that has such powers but only one for 8 other numbers:
+// a whole power in the bits of the exponent, times a polynomial of what rounding leaves. What is below 2⁻¹²⁶ is that.
+__device__ __forceinline__ float power_by_hand(float x) {
+    x = fmaxf(x, -126.0f);
+    const float rounded = x + 12582912.0f;  // 1.5 · 2²³: the whole power is in its last bits
+    const float rest = x - (rounded - 12582912.0f);
+    float p = fmaf(0.0551716648042202f, rest, 0.2426111251115799f);
+    p = fmaf(p, rest, 0.6932609677314758f);
+    p = fmaf(p, rest, 0.9999280571937561f);
+    return __int_as_float(__float_as_int(p) + (int)(__float_as_uint(rounded) << 23));
+}
+
+__device__ constexpr bool is_by_hand(int column) { return BY_HAND && column % (BY_HAND ? BY_HAND : 1) == 0; }
+
 // Makes weights of scores, in place; what was gathered before shrinks by what comes back.
 template <bool FIRST>
 __device__ __forceinline__ void weigh(float (&s)[KEYS / 2], Rows& rows, float (&shrink)[2], float scale) {
@@ -126,7 +144,8 @@ __device__ __forceinline__ void weigh(float (&s)[KEYS / 2], Rows& rows, float (&
 #pragma unroll
             for (int j = 0; j < 2; j++) {
                 float& each = s[i + 2 * r + j];
-                each = power_of_2(fmaf(each, scale, -level));
+                const float power = fmaf(each, scale, -level);
+                each = !FIRST && is_by_hand(i / 4) ? power_by_hand(power) : power_of_2(power);
                 sum[j] += each;
             }
         rows.sum[r] = sum[0] + sum[1];

@@ -25,6 +25,7 @@ class Steps(NamedTuple):
     keys: int  # of a tile
     slots: int  # tiles of keys or values on their way
     q_slots: int  # tiles of queries that are there at once
+    by_hand: int = 0  # one of so many powers is computed without the unit for them, or 0: none
 
     @property
     def threads(self) -> int:
@@ -87,5 +88,6 @@ def _program(steps: Steps, width: int, causal: bool, half: bool) -> cuda.Program
         "Q_SLOTS": steps.q_slots,
         "CAUSAL": int(causal),
         "HALF": int(half),
+        "BY_HAND": steps.by_hand,
     }
     return cuda.program(FILE, "attend", tuple(numbers.items()), steps.threads, steps.shared(width))
