@@ -1,7 +1,8 @@
 """Programs in CUDA C, for what Triton cannot say: warps of one program with different work, and copies that run ahead.
 
 torch's builds for GPUs bring the compiler (NVRTC) and its bindings along. A file `*.cu` is compiled on its first use,
-in a second or two, and kept for the next time in the folder of `QKV_CACHE`, `XDG_CACHE_HOME` or `~/.cache`.
+in a second or two, and kept for the next time in the folder of `QKV_CACHE`, `XDG_CACHE_HOME` or `~/.cache`. It may
+include the files `*.cuh` that lie beside this one.
 """
 
 from __future__ import annotations
@@ -28,6 +29,11 @@ READ_AHEAD = 3  # 256 bytes at once into L2
 def has_bindings() -> bool:
     """Whether programs in CUDA C can be compiled here, by what torch has brought."""
     return find_spec("cuda") is not None and find_spec("cuda.bindings") is not None
+
+
+@cache
+def multiprocessors(device: torch.device) -> int:
+    return torch.cuda.get_device_properties(device).multi_processor_count
 
 
 class _Attribute(ctypes.Structure):
@@ -130,39 +136,45 @@ def program(
 
 
 class Tiles:
-    """What the copy engine knows of a matrix: 128 bytes at a multiple of 128, as the driver asks; bindings do not."""
+    """What the copy engine knows of a tensor: 128 bytes at a multiple of 128, as the driver asks; bindings do not."""
 
-    def __init__(self, address: int, dtype: torch.dtype, shape: tuple[int, int], stride: int, box: tuple[int, int]):
+    def __init__(
+        self, address: int, dtype: torch.dtype, shape: tuple[int, ...], strides: tuple[int, ...], box: tuple[int, ...]
+    ):
         self.room = ctypes.create_string_buffer(256)
         self.place = (ctypes.addressof(self.room) + 127) // 128 * 128
-        swizzle = SWIZZLED if box[1] * dtype.itemsize == 128 else 0
+        rank, size = len(shape), dtype.itemsize
+        row = -(-shape[-1] * size // 16) * 16
+        steps = [step * size if many > 1 else row for step, many in zip(strides[:-1], shape[:-1], strict=True)]
         status = _driver().cuTensorMapEncodeTiled(
             ctypes.c_void_p(self.place),
             TYPES[dtype],
-            2,
+            rank,
             ctypes.c_void_p(address),
-            (ctypes.c_uint64 * 2)(shape[1], shape[0]),
-            (ctypes.c_uint64 * 1)(stride * dtype.itemsize),
-            (ctypes.c_uint32 * 2)(box[1], box[0]),
-            (ctypes.c_uint32 * 2)(1, 1),
+            (ctypes.c_uint64 * rank)(*reversed(shape)),
+            (ctypes.c_uint64 * (rank - 1))(*reversed(steps)),
+            (ctypes.c_uint32 * rank)(*reversed(box)),
+            (ctypes.c_uint32 * rank)(*[1] * rank),
             0,
-            swizzle,
+            SWIZZLED if box[-1] * size == 128 else 0,
             READ_AHEAD,
             0,
         )
         if status != 0:
-            raise QkvError(f"CUDA has no tiles of {box} for a matrix of {shape}: error {status}.")
+            raise QkvError(f"CUDA has no tiles of {box} for a tensor of {shape}: error {status}.")
 
 
 Argument = Tensor | int | float | Tiles
 
 
 def tiles_of(x: Tensor, rows: int, columns: int) -> Tiles:
-    """For the copy engine: tiles of x [m n], swizzled where a row of one has 128 bytes; outside are zeros.
+    """For the copy engine: tiles of x [.. m n], swizzled where a row of one has 128 bytes; outside are zeros.
 
-    Rows of x begin at multiples of 16 bytes. A tile is named by its first column, then its first row.
+    Rows of x begin at multiples of 16 bytes. A tile is named by its first column, then its first row, then which of
+    the matrices it is of, the innermost first.
     """
-    return _tiles(x.data_ptr(), x.dtype, (x.shape[0], x.shape[1]), x.stride(0), (rows, columns))
+    box = (*[1] * (x.dim() - 2), rows, columns)
+    return _tiles(x.data_ptr(), x.dtype, tuple(x.shape), x.stride(), box)
 
 
 _tiles = lru_cache(maxsize=4096)(Tiles)  # they come again: weights stay, and torch gives the same memory anew
@@ -198,18 +210,19 @@ def _module(file: Path, numbers: tuple[tuple[str, int | str], ...], architecture
 
 
 def compiled(file: Path, numbers: tuple[tuple[str, int | str], ...], architecture: str) -> bytes:
-    """The machine code of a file, from the last time if neither it nor the compiler has changed."""
+    """The machine code of a file, from the last time if nothing has changed of it, its includes and the compiler."""
     from cuda.bindings import nvrtc
 
     source = file.read_bytes()
+    shared = {each.name.encode(): each.read_bytes() for each in sorted(Path(__file__).parent.glob("*.cuh"))}
     options = [f"--gpu-architecture={architecture}".encode(), b"--std=c++17"]
     options += [f"-D{name}={number}".encode() for name, number in numbers]
     version = _done(nvrtc.nvrtcVersion())
-    named = hashlib.sha256(b"\0".join([source, *options, repr(version).encode()])).hexdigest()
+    named = hashlib.sha256(b"\0".join([source, *shared.values(), *options, repr(version).encode()])).hexdigest()
     kept = own_folder("programs") / f"{file.stem}-{named}.cubin"
     if kept.exists():
         return kept.read_bytes()
-    made = _done(nvrtc.nvrtcCreateProgram(source, file.name.encode(), 0, [], []))
+    made = _done(nvrtc.nvrtcCreateProgram(source, file.name.encode(), len(shared), [*shared.values()], [*shared]))
     (status,) = nvrtc.nvrtcCompileProgram(made, len(options), options)
     if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
         log = b" " * _done(nvrtc.nvrtcGetProgramLogSize(made))

@@ -15,19 +15,13 @@
 // It may begin while the program before it still runs, and waits for its end before it reads or writes: whoever is
 // launched early does, so what is there behind that wait was written by any program before.
 
-typedef unsigned int u32;
-typedef unsigned long long u64;
-
-struct alignas(64) Tiles {  // as the copy engine reads them
-    u64 words[16];
-};
+#include "hopper.cuh"
 
 constexpr int BK = 64;                       // inputs of a stage: rows of 128 bytes, which are swizzled
 constexpr int TALL = BM / 64;                // products below each other in a tile
 constexpr u32 OF_X = BM * BK * 2, OF_W = BN * BK * 2, STAGE = OF_X + OF_W;
 constexpr u32 ROOM = 16 * 64 * 2;            // what a warp stores at once: 16 rows of 64 columns
 constexpr int UNITS = TALL * (BN / 64);      // of those in a tile
-constexpr u32 PATIENCE = 1u << 22;           // polls: a mistake shall be an error, not a wait without end
 
 static_assert(UNITS * (KEEPS ? 2 : 1) % ROOMS == 0 && ROOMS > 1, "rooms come round with the tiles");
 
@@ -42,12 +36,6 @@ static_assert(UNITS * (KEEPS ? 2 : 1) % ROOMS == 0 && ROOMS > 1, "rooms come rou
 #define GELU_QUICK 3
 #define SILU 4
 #define RELU 5
-
-__device__ __forceinline__ float power_of_2(float x) {
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
 
 __device__ __forceinline__ float at_most(float x, float limit) {
     float y;
@@ -137,18 +125,6 @@ __device__ __forceinline__ float slope(float z) {
 
 // ---------------------------------------------------------------------------------------------------- numbers
 
-#if HALF
-#define NARROW "f16"
-#else
-#define NARROW "bf16"
-#endif
-
-__device__ __forceinline__ u32 narrowed(float low, float high) {
-    u32 both;
-    asm("cvt.rn." NARROW "x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
-    return both;
-}
-
 __device__ __forceinline__ float widened(unsigned short x) {
     float y;
 #if HALF
@@ -164,40 +140,11 @@ __device__ __forceinline__ float high_of(u32 both) { return widened((unsigned sh
 
 // ---------------------------------------------------------------------------------------------------- barriers
 
-__device__ __forceinline__ void made(u32 barrier, u32 arrivals) {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
-}
-
-__device__ __forceinline__ void arrive(u32 barrier) {
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
-}
-
 __device__ __forceinline__ void arrive_at(u32 barrier, u32 block) {  // of the cluster
     if (CLUSTER == 1) return arrive(barrier);
     asm volatile(
         "{ .reg .b32 there; mapa.shared::cluster.u32 there, %0, %1; mbarrier.arrive.shared::cluster.b64 _, [there]; }"
         ::"r"(barrier), "r"(block) : "memory");
-}
-
-__device__ __forceinline__ void expect(u32 barrier, u32 bytes) {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
-}
-
-__device__ __forceinline__ bool is_over(u32 barrier, u32 parity) {  // the phase of that parity
-    u32 over;
-    asm volatile(
-        "{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
-        : "=r"(over) : "r"(barrier), "r"(parity) : "memory");
-    return over;
-}
-
-__device__ __forceinline__ void wait(u32 barrier, u32 parity) {
-    while (!is_over(barrier, parity)) {}
-}
-
-__device__ __forceinline__ void wait_or_fail(u32 barrier, u32 parity) {
-    for (u32 polls = 0; !is_over(barrier, parity); polls++)
-        if (polls == PATIENCE) __trap();
 }
 
 __device__ __forceinline__ void whole_cluster() {
@@ -214,12 +161,6 @@ __device__ __forceinline__ void at_hand(const Tiles& tiles) {  // before the fir
     asm volatile("prefetch.tensormap [%0];" ::"l"(&tiles) : "memory");
 }
 
-__device__ __forceinline__ void load(const Tiles& tiles, u32 to, int column, int row, u32 barrier) {
-    asm volatile(
-        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];"
-        ::"r"(to), "l"(&tiles), "r"(column), "r"(row), "r"(barrier) : "memory");
-}
-
 __device__ __forceinline__ void load_for_all(const Tiles& tiles, u32 to, int column, int row, u32 barrier) {
 #if CLUSTER > 1
     asm volatile(
@@ -232,23 +173,7 @@ __device__ __forceinline__ void load_for_all(const Tiles& tiles, u32 to, int col
 #endif
 }
 
-__device__ __forceinline__ void store(const Tiles& tiles, u32 from, int column, int row) {
-    asm volatile(
-        "cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %2}], [%3];"
-        ::"l"(&tiles), "r"(column), "r"(row), "r"(from) : "memory");
-    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
-}
-
-template <int PENDING>
-__device__ __forceinline__ void until_read() {  // until all but PENDING stores of this thread have left their rooms
-    asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(PENDING) : "memory");
-}
-
 // ---------------------------------------------------------------------------------------------------- tensor cores
-
-__device__ __forceinline__ u64 described(u32 place, u32 leading, u32 stride) {  // bytes; swizzled by 128
-    return (u64)((place & 0x3ffffu) >> 4) | (u64)(leading >> 4) << 16 | (u64)(stride >> 4) << 32 | 1ull << 62;
-}
 
 #if ACROSS
 #define ORDER "1, 1, 0, 1"
@@ -256,26 +181,13 @@ __device__ __forceinline__ u64 described(u32 place, u32 leading, u32 stride) {  
 #define ORDER "1, 1, 0, 0"
 #endif
 
-#define OWN_8(i) \
-    "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), \
-        "+f"(d[i + 7])
-#define OWN_32(i) OWN_8(i), OWN_8(i + 8), OWN_8(i + 16), OWN_8(i + 24)
-#define FIRST_64 \
-    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
-    "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, " \
-    "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
-    "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-#define NEXT_32 \
-    ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, " \
-    "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
-
 // d [64 BN] (+)= x [64 16] W [16 BN]. A thread has of every 8 columns, in rows lane / 4 and 8 below it, those at
 // 2 (lane % 4); each warp has 16 rows.
 __device__ __forceinline__ void multiply(float (&d)[BN / 2], u64 x, u64 w, int adds) {
 #if BN == 192
     asm volatile(
         "{ .reg .pred p; setp.ne.b32 p, %98, 0; wgmma.mma_async.sync.aligned.m64n192k16.f32." NARROW "." NARROW
-        " {" FIRST_64 NEXT_32 "}, %96, %97, p, " ORDER "; }"
+        " {" FIRST_96 "}, %96, %97, p, " ORDER "; }"
         : OWN_32(0), OWN_32(32), OWN_32(64) : "l"(x), "l"(w), "r"(adds));
 #else
     static_assert(BN == 128, "columns of a tile: 128 or 192");
@@ -284,11 +196,6 @@ __device__ __forceinline__ void multiply(float (&d)[BN / 2], u64 x, u64 w, int a
         " {" FIRST_64 "}, %64, %65, p, " ORDER "; }"
         : OWN_32(0), OWN_32(32) : "l"(x), "l"(w), "r"(adds));
 #endif
-}
-
-template <int PENDING>
-__device__ __forceinline__ void until_multiplied() {
-    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
 }
 
 // ---------------------------------------------------------------------------------------------------- the program

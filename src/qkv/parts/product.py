@@ -134,7 +134,7 @@ def _prepared(
         z.stride(0),
     )
     tiles = -(-len(y) // (rows * cluster)) * -(-y.shape[1] // columns)
-    blocks = cluster * min(tiles, _multiprocessors(y.device) // cluster)
+    blocks = cluster * min(tiles, cuda.multiprocessors(y.device) // cluster)
     return program.prepared((blocks, 1), arguments, cluster=cluster, early=early)
 
 
@@ -157,8 +157,3 @@ def _program(
         "READS": reads,
     }
     return cuda.program(FILE, "product", tuple(numbers.items()), THREADS, tiling.shared)
-
-
-@cache
-def _multiprocessors(device: torch.device) -> int:
-    return torch.cuda.get_device_properties(device).multi_processor_count

@@ -15,6 +15,7 @@ from qkv.parts.attention.kernels.exact import exact
 from qkv.parts.attention.kernels.flash import flash
 from qkv.parts.attention.kernels.fused import fused
 from qkv.parts.attention.kernels.in_line import in_line
+from qkv.parts.attention.kernels.long import long, suits_long
 from qkv.parts.attention.kernels.short import short, suits_short
 from qkv.parts.attention.visibility import Mask
 
@@ -45,8 +46,8 @@ def choose_kernel(
 ) -> Kernel:
     """exact where weights are recorded; flash for long masked rows on a GPU; fused for all else.
 
-    Documents that stand in line have a kernel of their own, and so have short rows. fused are the vendors' kernels,
-    which are faster where nothing is to be skipped and take a mask as a whole table.
+    Documents that stand in line have a kernel of their own, and so have short rows, and long ones that are only read.
+    fused are the vendors' kernels, which are faster where nothing is to be skipped and take a mask as a whole table.
     None of them is good at learning a bias: its gradient is as large as all scores together, so on short rows, where
     scores fit into memory, exact costs less if a compiler makes one pass of all that lies between its two products.
     Where answers have to repeat bit for bit (`torch.use_deterministic_algorithms`) only those are taken that do.
@@ -58,6 +59,8 @@ def choose_kernel(
         return in_line
     if bias is None and not dropout and suits_short(q, k, mask):
         return short
+    if bias is None and not dropout and suits_long(q, k, mask):
+        return long
     learns_bias = bias is not None and bias.requires_grad
     scores = math.prod(q.shape[:3]) * k.shape[2]
     if learns_bias and q.is_cuda and k.shape[2] >= BIAS_IN_TILES and scores >= MANY and _is_band(mask):
@@ -68,8 +71,8 @@ def choose_kernel(
     if q.is_cuda and repeats and (masked or bias is not None):
         # Vendors' kernels that take a table add gradients as they come, and so does ours to a bias in patterns.
         return exact if learns_bias and not _is_band(mask) else flash
-    long = min(q.shape[2], k.shape[2]) >= LONG
-    return flash if masked and q.is_cuda and not dropout and long and scores >= LARGE else fused
+    pays = min(q.shape[2], k.shape[2]) >= LONG
+    return flash if masked and q.is_cuda and not dropout and pays and scores >= LARGE else fused
 
 
 def _is_band(mask: Mask | None) -> bool:
