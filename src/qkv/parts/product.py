@@ -39,12 +39,14 @@ class Tiling(NamedTuple):
         return of_stages + of_warps + (2 * self.stages + 2 + WARPS + 1) * 8 + 1024  # barriers; where it begins
 
 
-STORING = Tiling(128, 192, stages=4, rooms=2, cluster=2)
+ALIGNED = 16  # bytes, as the copy engine asks
+PLAIN = Tiling(128, 192, stages=4, rooms=2)
+STORING = PLAIN._replace(cluster=2)
 READING = Tiling(128, 192, stages=3, rooms=6)  # what is read comes into the rooms from which y is stored
 
 
 def runs_on(device: torch.device) -> bool:
-    return has_copy_engine(device) and cuda.has_bindings()
+    return device.type == "cuda" and has_copy_engine(device) and cuda.has_bindings()
 
 
 runs_on._dynamo_marked_constant = True  # type: ignore[attr-defined]  # for compilers: a fact, not to be traced
@@ -80,9 +82,22 @@ def added_map(
     x: Tensor, weight: Tensor, bias: Tensor | None, added: Tensor | None, y: Tensor, tiling: Tiling | None = None
 ) -> Tensor:
     """y = x Wᵀ + b + added, [m k] [n k] [n] [m n] → [m n], where y may be what is added."""
-    tiling = tiling or (STORING if added is None else READING)
+    tiling = tiling or (PLAIN if added is None else READING)
     _run(tiling, x, weight, y, y if added is None else added, bias, y, reads=0 if added is None else 1)
     return y
+
+
+def map_across(x: Tensor, weight: Tensor, tiling: Tiling = PLAIN) -> Tensor:
+    """x W, [m k] [k n] → [m n]"""
+    y = x.new_empty(len(x), weight.shape[1])
+    _run(tiling, x, weight, y, y, None, y, across=1)
+    return y
+
+
+def aligned(x: Tensor) -> Tensor:
+    """Rows as the copy engine takes them."""
+    fits = x.stride(1) == 1 and x.stride(0) * x.itemsize % ALIGNED == 0 and x.data_ptr() % ALIGNED == 0
+    return x if fits and x.stride(0) >= x.shape[1] else x.clone(memory_format=torch.contiguous_format)
 
 
 def _run(
