@@ -1,4 +1,4 @@
-"""Which programs a compiled block that learns is made of, as on a Hopper GPU; operators in torch stand for them here."""
+"""Which programs a compiled block that learns is made of on a Hopper GPU; here operators in torch stand for them."""
 
 from __future__ import annotations
 

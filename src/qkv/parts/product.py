@@ -72,10 +72,13 @@ def map_times_slope(
     x: Tensor, weight: Tensor, z: Tensor, activation: str, tiling: Tiling = READING
 ) -> tuple[Tensor, Tensor]:
     """dz = (x W) · activation'(z) and its sum over rows in float32, [m k] [k n] [m n] → [m n] [n]"""
-    dz = torch.empty_like(z)
-    sums = torch.empty(-(-len(z) // tiling.rows), z.shape[1], dtype=torch.float32, device=z.device)
-    _run(tiling, x, weight, dz, z, None, sums, activation=activation, across=1, reads=2)
-    return dz, sums.sum(0)
+    from qkv.parts.sum_norm_triton import of_programs  # Triton comes with torch's builds for GPUs only
+
+    dz, sums = torch.empty_like(z), z.new_empty(z.shape[1], dtype=torch.float32)
+    kept = sums.new_empty(-(-len(z) // tiling.rows), z.shape[1])
+    _run(tiling, x, weight, dz, z, None, kept, activation=activation, across=1, reads=2)
+    of_programs(kept, sums)
+    return dz, sums
 
 
 def added_map(

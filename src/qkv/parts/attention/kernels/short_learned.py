@@ -143,9 +143,13 @@ def _joined_back_at_once(
     above: Tensor, joined: Tensor, documents: Tensor | None, o: Tensor, log_sum: Tensor, causal: bool, scale: float
 ) -> tuple[Tensor, Tensor]:
     """The gradient of all three [b s 3·h·d], and that of a bias [3·h·d]."""
+    from qkv.parts.sum_norm_triton import of_programs
+
     gradient, heads = joined.new_empty(joined.shape), o.shape[2]
-    sums = _go_back(above, _parts(joined, heads), documents, o, log_sum, _parts(gradient, heads), causal, scale)
-    return gradient, sums.sum(0).flatten()
+    kept = _go_back(above, _parts(joined, heads), documents, o, log_sum, _parts(gradient, heads), causal, scale)
+    sums = log_sum.new_empty(joined.shape[2])
+    of_programs(kept.flatten(1), sums)
+    return gradient, sums
 
 
 def _go_back(
