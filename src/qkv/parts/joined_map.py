@@ -49,7 +49,7 @@ def maps(x: Tensor, joined: JoinedLinear) -> tuple[Tensor, ...]:
     dtype, bias = narrow_type(x), joined.whole_bias()
     assert bias is not None
     rows, weight, sizes = x.reshape(-1, x.shape[-1]).to(dtype), joined.matrix().to(dtype), list(joined.outputs.values())
-    matrices, shifts = weight.detach().split(sizes), bias.detach().split(sizes)
+    matrices, shifts = weight.detach().split(sizes), bias.detach().to(dtype).split(sizes)
     found = _Maps.apply(rows, weight, bias, *matrices, *shifts)
     return tuple([each.view(*x.shape[:-1], -1) for each in found])
 
