@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from qkv.parts import activated_map, learned_map
+from qkv.parts import activated_map
 from qkv.parts.feedforward import ACTIVATIONS, MLP, ChunkedMLP, gelu
 
 
@@ -75,10 +75,6 @@ def test_autocast_narrows_as_ever(everywhere: list[str]) -> None:
         torch.testing.assert_close(found, part.outer(gelu(part.inner(x))))
 
 
-def plain_map(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    return F.linear(x, weight, None if bias is None else bias.to(x.dtype))
-
-
 @pytest.fixture
 def operators(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The way with gradients is taken on a CPU too, by operators that do the same in torch's; the list says which."""
@@ -97,8 +93,6 @@ def operators(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     activated_map._both_operator.register_kernel("cpu")(both)
     activated_map._times_slope_operator.register_kernel("cpu")(times_slope)
-    learned_map._mapped_operator.register_kernel("cpu")(lambda x, weight, bias: plain_map(x, weight, bias))
-    learned_map._across_operator.register_kernel("cpu")(lambda x, weight: x @ weight)
     monkeypatch.setattr(activated_map, "runs_operators", lambda x: True)
     monkeypatch.setattr(activated_map.product, "runs_on", _granted)
     monkeypatch.setattr(activated_map, "LEAST", 1)

@@ -36,14 +36,14 @@ def learned_map(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor
 
 def mapped(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x Wᵀ + b, [m k] [n k] [n] → [m n]"""
-    if not FORWARD or not _is_aligned(x, weight):
+    if not FORWARD or not _pays(x, weight, weight.shape[0]):
         return F.linear(x, weight, None if bias is None else bias.to(x.dtype))
     return (_mapped_at_once if runs_our_own(x) else _mapped_operator)(x, weight, bias)
 
 
 def mapped_across(x: Tensor, weight: Tensor) -> Tensor:
     """x W, [m n] [n k] → [m k]"""
-    if not BACK or not _is_aligned(x, weight):
+    if not BACK or not _pays(x, weight, weight.shape[1]):
         return x @ weight
     return (_across_at_once if runs_our_own(x) else _across_operator)(x, weight)
 
@@ -89,12 +89,13 @@ def _fits(x: Tensor, weight: Tensor) -> bool:
     """Whether ours is taken; a compiler may ask, who then sees operators."""
     if not torch.is_grad_enabled() or not runs_operators(x) or type(weight) not in (Tensor, nn.Parameter):
         return False
-    n, k = weight.shape
     one_type = weight.dtype == x.dtype or torch.is_autocast_enabled(x.device.type)
-    large = x.numel() // k * n >= LEAST
-    return large and one_type and narrow_type(x) in NARROW and weight.device == x.device and _is_aligned(x, weight)
+    alike = one_type and narrow_type(x) in NARROW and weight.device == x.device
+    return alike and _pays(x, weight, weight.shape[0])
 
 
-def _is_aligned(x: Tensor, weight: Tensor) -> bool:
-    """Whether the copy engine takes rows of x, of the matrix and of the product."""
-    return weight.shape[0] % MULTIPLE == 0 and weight.shape[1] % MULTIPLE == 0 and product.runs_on(x.device)
+def _pays(x: Tensor, weight: Tensor, outputs: int) -> bool:
+    """Whether there is enough to do, of rows that the copy engine takes."""
+    if weight.shape[0] % MULTIPLE or weight.shape[1] % MULTIPLE or x.numel() // x.shape[-1] * outputs < LEAST:
+        return False
+    return product.runs_on(x.device)
