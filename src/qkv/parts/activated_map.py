@@ -13,13 +13,13 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from qkv.parts import product
+from qkv.parts.learned_map import mapped, mapped_across
 from qkv.parts.precision import narrow_type
 from qkv.parts.programs import is_itself, runs_operators, runs_our_own
 
 LEAST = 1 << 22  # outputs of all rows; for fewer, launching the program takes the host longer than it saves
 MOST_INPUTS = 3072  # of a map without an activation: with more, torch's own product is as quick
 NARROW = (torch.bfloat16, torch.float16)
-ALIGNED = 16  # bytes, as the copy engine asks
 
 
 def fits(x: Tensor, linear: nn.Module) -> bool:
@@ -38,7 +38,7 @@ def activated_map(x: Tensor, linear: nn.Linear, activation: str) -> Tensor:
     """activation(linear(x)), where it `fits`. [... k] → [... n]"""
     dtype = narrow_type(x)
     rows = x.reshape(-1, x.shape[-1]).to(dtype)
-    y = product.activated_map(_aligned(rows), _aligned(linear.weight.to(dtype)), linear.bias, activation)
+    y = product.activated_map(product.aligned(rows), product.aligned(linear.weight.to(dtype)), linear.bias, activation)
     return y.view(*x.shape[:-1], -1)
 
 
@@ -46,14 +46,14 @@ def linear_map(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """x Wᵀ + b, by a program of our own where only the answer is asked for and it is quicker. [... k] → [... n]"""
     if not _answers(x, weight, bias):
         return F.linear(x, weight, bias)
-    y = product.activated_map(_aligned(x.reshape(-1, x.shape[-1])), _aligned(weight), bias, "")
+    y = product.activated_map(product.aligned(x.reshape(-1, x.shape[-1])), product.aligned(weight), bias, "")
     return y.view(*x.shape[:-1], -1)
 
 
 def add_map(stream: Tensor, x: Tensor, weight: Tensor) -> None:
     """stream += x Wᵀ, likewise. [m n] [m k] [n k]"""
-    if _answers(x, weight, stream) and stream is _aligned(stream):
-        product.add_map(_aligned(x), _aligned(weight), stream)
+    if _answers(x, weight, stream) and stream is product.aligned(stream):
+        product.add_map(product.aligned(x), product.aligned(weight), stream)
     else:
         stream.addmm_(x, weight.t())
 
@@ -76,7 +76,7 @@ class _FeedForward(torch.autograd.Function):
         z, h = _both(x, weight, bias, name)
         ctx.save_for_backward(x, weight, outer, z, h)
         ctx.name = name
-        return F.linear(h, outer, None if outer_bias is None else outer_bias.to(h.dtype))
+        return mapped(h, outer, outer_bias)
 
     @staticmethod
     @once_differentiable
@@ -85,7 +85,7 @@ class _FeedForward(torch.autograd.Function):
         of_x, of_weight, of_bias, of_outer, of_outer_bias, _ = ctx.needs_input_grad
         dz, sums = _times_slope(above, outer, z, ctx.name)
         return (
-            dz @ weight if of_x else None,
+            mapped_across(dz, weight) if of_x else None,
             dz.T @ x if of_weight else None,
             sums if of_bias else None,
             above.T @ h if of_outer else None,
@@ -104,12 +104,12 @@ def _times_slope(above: Tensor, outer: Tensor, z: Tensor, activation: str) -> tu
 
 def _both_at_once(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str) -> tuple[Tensor, Tensor]:
     """z = x W₁ᵀ + b₁, and its activation."""
-    return product.both(_aligned(x), _aligned(weight), bias, activation)
+    return product.both(product.aligned(x), product.aligned(weight), bias, activation)
 
 
 def _times_slope_at_once(above: Tensor, outer: Tensor, z: Tensor, activation: str) -> tuple[Tensor, Tensor]:
     """dz = (above W₂) · activation'(z), and its sum over rows."""
-    return product.map_times_slope(_aligned(above), _aligned(outer), _aligned(z), activation)
+    return product.map_times_slope(product.aligned(above), product.aligned(outer), product.aligned(z), activation)
 
 
 _both_operator = torch.library.custom_op("qkv::activated_map", _both_at_once, mutates_args=())
@@ -160,9 +160,3 @@ def _worth_it(x: Tensor, weight: Tensor) -> bool:
         return False
     one_type = weight.dtype == x.dtype or torch.is_autocast_enabled(x.device.type)
     return one_type and weight.device == x.device and product.runs_on(x.device)
-
-
-def _aligned(x: Tensor) -> Tensor:
-    """Rows as the copy engine takes them."""
-    fits = x.stride(1) == 1 and x.stride(0) * x.itemsize % ALIGNED == 0 and x.data_ptr() % ALIGNED == 0
-    return x if fits and x.stride(0) >= x.shape[1] else x.clone(memory_format=torch.contiguous_format)

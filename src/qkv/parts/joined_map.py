@@ -12,10 +12,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from qkv.parts.learned_map import mapped, mapped_across
 from qkv.parts.precision import narrow_type
 from qkv.parts.programs import is_itself, runs_our_own, unwatched
 
@@ -62,7 +62,7 @@ class _Maps(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, *parts: Tensor) -> tuple[Tensor, ...]:
         ctx.save_for_backward(x, weight)
         maps = len(parts) // 2
-        return tuple([F.linear(x, parts[number], parts[maps + number]) for number in range(maps)])
+        return tuple([mapped(x, parts[number], parts[maps + number]) for number in range(maps)])
 
     @staticmethod
     @once_differentiable
@@ -70,7 +70,7 @@ class _Maps(torch.autograd.Function):
         x, weight = ctx.saved_tensors
         put = _side_by_side if unwatched(above[0]) else _side_by_side_operator
         whole, sums = put(list(above))
-        return whole @ weight, whole.T @ x, sums, *[None for _ in range(2 * len(above))]
+        return mapped_across(whole, weight), whole.T @ x, sums, *[None for _ in range(2 * len(above))]
 
 
 def _side_by_side(parts: list[Tensor]) -> tuple[Tensor, Tensor]:

@@ -15,6 +15,8 @@ from torch import Tensor, nn
 
 from qkv.parts import joined_map
 from qkv.parts.activated_map import linear_map
+from qkv.parts.learned_map import learned_map
+from qkv.parts.precision import narrow_type
 
 
 class JoinedLinear(nn.Module):
@@ -65,6 +67,13 @@ class JoinedLinear(nn.Module):
     def together(self, x: Tensor) -> Tensor:
         """All maps side by side in one tensor."""
         return linear_map(x, self.matrix(), self.whole_bias())
+
+    def with_bias_apart(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
+        """The same, and the bias in it that does not learn from them, but is left to whoever knows its gradient."""
+        if type(self) is not JoinedLinear or "together" in self.__dict__:
+            return self.together(x), None
+        bias = self.whole_bias()
+        return learned_map(x, self.weight, None if bias is None else bias.detach().to(narrow_type(x))), bias
 
     def with_last_of(self, x: Tensor, other: Tensor) -> tuple[Tensor, ...]:
         """All maps of x but the last, which is of another input: values that have no positions. [carion2020 §A.3]"""

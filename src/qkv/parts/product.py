@@ -43,10 +43,11 @@ class Tiling(NamedTuple):
 WIDE, TALL = Tiling(128, 192, stages=4, rooms=2, cluster=2), Tiling(192, 128, stages=4, rooms=2, cluster=2)
 READING = Tiling(128, 192, stages=4, rooms=3)  # z comes into the rooms from which y is stored
 MOST = 4096  # launches at hand
+ALIGNED = 16  # bytes, as the copy engine asks
 
 
 def runs_on(device: torch.device) -> bool:
-    return has_copy_engine(device) and cuda.has_bindings()
+    return device.type == "cuda" and has_copy_engine(device) and cuda.has_bindings()
 
 
 runs_on._dynamo_marked_constant = True  # type: ignore[attr-defined]  # for compilers: a fact, not to be traced
@@ -79,15 +80,31 @@ def map_times_slope(
     x: Tensor, weight: Tensor, z: Tensor, activation: str, tiling: Tiling = READING
 ) -> tuple[Tensor, Tensor]:
     """dz = (x W) · activation'(z) and its sum over rows in float32, [m k] [k n] [m n] → [m n] [n]"""
-    dz = torch.empty_like(z)
-    sums = torch.empty(-(-len(z) // tiling.rows), z.shape[1], dtype=torch.float32, device=z.device)
-    _run(tiling, x, weight, dz, z, None, sums, activation=activation, across=1, reads=2)
-    return dz, sums.sum(0)
+    from qkv.parts.sum_norm_triton import of_programs  # Triton comes with torch's builds for GPUs only
+
+    dz, sums = torch.empty_like(z), z.new_empty(z.shape[1], dtype=torch.float32)
+    kept = sums.new_empty(-(-len(z) // tiling.rows), z.shape[1])
+    _run(tiling, x, weight, dz, z, None, kept, activation=activation, across=1, reads=2)
+    of_programs(kept, sums)
+    return dz, sums
 
 
 def add_map(x: Tensor, weight: Tensor, stream: Tensor, tiling: Tiling | None = None) -> None:
     """stream += x Wᵀ, [m k] [n k] [m n]"""
     _run(tiling or storing(stream.shape[1]), x, weight, stream, stream, None, stream, reads=1, early=True)
+
+
+def map_across(x: Tensor, weight: Tensor, tiling: Tiling | None = None) -> Tensor:
+    """x W, [m k] [k n] → [m n]"""
+    y = x.new_empty(len(x), weight.shape[1])
+    _run(tiling or storing(y.shape[1]), x, weight, y, y, None, y, across=1)
+    return y
+
+
+def aligned(x: Tensor) -> Tensor:
+    """Rows as the copy engine takes them."""
+    fits = x.stride(1) == 1 and x.stride(0) * x.itemsize % ALIGNED == 0 and x.data_ptr() % ALIGNED == 0
+    return x if fits and x.stride(0) >= x.shape[1] else x.clone(memory_format=torch.contiguous_format)
 
 
 _launches: dict[tuple[object, ...], cuda.Launch] = {}  # they come again: weights stay, torch gives the same memory anew

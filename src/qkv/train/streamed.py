@@ -20,7 +20,6 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, cast
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.module import _has_any_global_hook
 
@@ -30,6 +29,7 @@ from qkv.parts.attention.visibility import Tokens
 from qkv.parts.block import Block
 from qkv.parts.context import Context
 from qkv.parts.feedforward import MLP, GatedMLP, programmed_name
+from qkv.parts.learned_map import learned_map
 from qkv.parts.linear import JoinedLinear
 from qkv.parts.norm import LayerNorm, RMSNorm
 from qkv.parts.precision import narrow_type
@@ -67,7 +67,7 @@ def inside(block: Block, x: Tensor, ctx: Context, read: Tensor, wanted: int | No
             added = _unbiased(step.mixer, read, ctx)
         else:
             hidden = step.mixer.hidden_of_first(read, ctx, wanted)  # [b wanted n]
-            x, added = x[:, :wanted], F.linear(hidden, step.mixer.out.weight)
+            x, added = x[:, :wanted], learned_map(hidden, step.mixer.out.weight)
         bias = _last_map(step.mixer).bias
     assert added is not None
     return x, added
@@ -179,11 +179,11 @@ def _last_map(mixer: Any) -> nn.Linear:
 def _unbiased(mixer: Any, read: Tensor, ctx: Context) -> Tensor:
     """What a mixer makes of a norm, without the bias of its last product. [b s d] → [b s d]"""
     if type(mixer) is Attention:
-        return F.linear(mixer.hidden(read, ctx), mixer.out.weight)
+        return learned_map(mixer.hidden(read, ctx), mixer.out.weight)
     dropping = mixer.training and mixer.dropout.p > 0
     if type(mixer) is MLP and not dropping and activated_map.fits_trained(read, mixer.inner, mixer.outer):
         name = programmed_name(mixer.activation)
         if name is not None:
             outer: Any = Unbiased(mixer.outer.weight)
             return activated_map.feed_forward(read, mixer.inner, outer, name)
-    return F.linear(mixer.dropout(mixer.hidden(read)), mixer.outer.weight)
+    return learned_map(mixer.dropout(mixer.hidden(read)), mixer.outer.weight)

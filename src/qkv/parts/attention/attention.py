@@ -163,7 +163,7 @@ class Attention(MultiHead):
             shape = len(x), self.heads, x.shape[1], self.key_width
             if suits_learning(x, shape, x.shape[1], mask):
                 scale = self.key_width**-0.5 if self.scale is None else self.scale
-                return attend_joined(self.project.together(x), self.heads, mask, scale)
+                return attend_joined(*self.project.with_bias_apart(x), self.heads, mask, scale)
         q, k, v = self.projected(x, ctx)
         keys = ctx.tokens
         if ctx.cache is not None:

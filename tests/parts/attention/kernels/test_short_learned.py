@@ -73,11 +73,14 @@ def test_gradients_of_a_joined_product_are_exact(
     how = hidden == "future", 0.2
     q, k, v = short_learned._parts(joined, heads)
     o, log_sum = short_learned._at_once(q, k, v, side.documents, *how)
-    found = short_learned._joined_back_at_once(above, joined, side.documents, o, log_sum, *how)
+    found, sums = short_learned._joined_back_at_once(above, joined, side.documents, o, log_sum, *how)
     mask = Mask(RULES[hidden], side, side, DEVICE)
     assert_near(list(short_learned._parts(found, heads)), exactly(q, k, v, above.transpose(1, 2), mask, 0.2))
-    again = short_learned._joined_back_at_once(above, joined, side.documents, o, log_sum, *how)
+    near = NEAR[dtype] * found.double().square().sum((0, 1)).sqrt().max()  # numbers of either sign, each rounded
+    torch.testing.assert_close(sums.double(), found.double().sum((0, 1)), atol=float(near), rtol=0)
+    again, as_well = short_learned._joined_back_at_once(above, joined, side.documents, o, log_sum, *how)
     assert torch.equal(found, again)
+    assert torch.equal(sums, as_well)
     if hidden == "padding":
         assert (found[-1] == 0).all()
 
@@ -107,7 +110,7 @@ def test_scores_far_below_zero_do_not_overflow() -> None:
     joined[..., :16] = -60.0
     q, k, v = short_learned._parts(joined, 1)
     o, log_sum = short_learned._at_once(q, k, v, None, False, 1.0)
-    found = short_learned._joined_back_at_once(torch.ones_like(o), joined, None, o, log_sum, False, 1.0)
+    found, _ = short_learned._joined_back_at_once(torch.ones_like(o), joined, None, o, log_sum, False, 1.0)
     torch.testing.assert_close(found[..., 32:], torch.ones_like(found[..., 32:]), atol=1e-2, rtol=0)
     assert found.isfinite().all()
 
@@ -139,13 +142,14 @@ def operators(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 
     def go_back(
         above: Tensor, joined: Tensor, documents: Tensor | None, o: Tensor, log_sum: Tensor, causal: bool, scale: float
-    ) -> Tensor:
+    ) -> tuple[Tensor, Tensor]:
         called.append("back")
         q, k, v = short_learned._parts(joined.float(), o.shape[2])
         p, do = weights(q, k, documents, causal, scale), above.float().transpose(1, 2)
         ds = p * (do @ v.transpose(-1, -2) - (do * o.float().transpose(1, 2)).sum(-1, keepdim=True)) * scale
         parts = torch.stack((ds @ k, ds.transpose(-1, -2) @ q, p.transpose(-1, -2) @ do))  # [3 b h s d]
-        return parts.permute(1, 3, 0, 2, 4).flatten(2).to(joined.dtype)
+        gradient = parts.permute(1, 3, 0, 2, 4).flatten(2)
+        return gradient.to(joined.dtype), gradient.sum((0, 1))
 
     short_learned._operator.register_kernel("cpu")(attend)
     short_learned._joined_back_operator.register_kernel("cpu")(go_back)

@@ -38,15 +38,17 @@ def back_over_rows(
     causal: bool,
     scale: float,
     steps: BackSteps | None = None,
-) -> None:
+) -> Tensor:
     """Writes the gradients of q, k and v, all [b h s d] with as many heads, into tensors that are `aligned`.
 
-    `o` and `log_sum` are those of `attend_rows_and_keep`, with the same documents and a scale above 0.
+    Their sums over the slots of each row are given back, [b 3 h d]. `o` and `log_sum` are those of
+    `attend_rows_and_keep`, with the same documents and a scale above 0.
     """
     (b, h, queries, d), keys = q.shape, k.shape[2]
     wide = filled_up(d)
     steps = steps or back_steps(queries, wide)
     dq, dk, dv = into
+    kept = log_sum.new_empty(b, 3, h, wide)
     if documents is not None:
         documents = side_by_side(documents)
 
@@ -59,6 +61,7 @@ def back_over_rows(
         (
             log_sum,
             log_sum if documents is None else documents,
+            kept,
             tiles(aligned(q), steps.queries),
             tiles(aligned(k), steps.keys),
             tiles(aligned(v), steps.keys),
@@ -79,6 +82,7 @@ def back_over_rows(
         },
         num_warps=steps.warps,
     )
+    return kept[..., :d]
 
 
 def back_steps(queries: int, wide: int) -> BackSteps:

@@ -53,10 +53,13 @@ def attend_learning(q: Tensor, k: Tensor, v: Tensor, mask: Mask | None, scale: f
     return o.transpose(1, 2)
 
 
-def attend_joined(joined: Tensor, heads: int, mask: Mask | None, scale: float) -> Tensor:
-    """The same of queries, keys and values that lie side by side. [b s 3·h·d] → [b s h·d]"""
+def attend_joined(joined: Tensor, bias: Tensor | None, heads: int, mask: Mask | None, scale: float) -> Tensor:
+    """The same of queries, keys and values that lie side by side. [b s 3·h·d] → [b s h·d]
+
+    A bias that was added to them as if it were no parameter [3·h·d] learns here: its gradient costs no pass of its own.
+    """
     causal = mask is not None and mask.flag == "causal"
-    o: Tensor = _Joined.apply(joined, heads, padding_of(mask), causal, scale)
+    o: Tensor = _Joined.apply(joined, bias, heads, padding_of(mask), causal, scale)
     return o.flatten(2)
 
 
@@ -80,7 +83,9 @@ class _Apart(torch.autograd.Function):
 
 class _Joined(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, joined: Tensor, heads: int, documents: Tensor | None, causal: bool, scale: float) -> Tensor:
+    def forward(
+        ctx: Any, joined: Tensor, bias: Tensor | None, heads: int, documents: Tensor | None, causal: bool, scale: float
+    ) -> Tensor:
         o, log_sum = _attend(*_parts(joined, heads), documents, causal, scale)
         ctx.save_for_backward(joined, documents, o, log_sum)
         ctx.how = causal, scale
@@ -91,7 +96,8 @@ class _Joined(torch.autograd.Function):
     def backward(ctx: Any, above: Tensor) -> tuple[Tensor | None, ...]:
         joined, documents, o, log_sum = ctx.saved_tensors
         go_back = _joined_back_at_once if runs_our_own(o) else _joined_back_operator
-        return go_back(above, joined, documents, o, log_sum, *ctx.how), None, None, None, None
+        gradient, of_bias = go_back(above, joined, documents, o, log_sum, *ctx.how)
+        return gradient, of_bias if ctx.needs_input_grad[1] else None, None, None, None, None
 
 
 def _parts(joined: Tensor, heads: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -135,11 +141,15 @@ def _back_at_once(
 
 def _joined_back_at_once(
     above: Tensor, joined: Tensor, documents: Tensor | None, o: Tensor, log_sum: Tensor, causal: bool, scale: float
-) -> Tensor:
-    """The gradient of all three. [b s 3·h·d]"""
+) -> tuple[Tensor, Tensor]:
+    """The gradient of all three [b s 3·h·d], and that of a bias [3·h·d]."""
+    from qkv.parts.sum_norm_triton import of_programs
+
     gradient, heads = joined.new_empty(joined.shape), o.shape[2]
-    _go_back(above, _parts(joined, heads), documents, o, log_sum, _parts(gradient, heads), causal, scale)
-    return gradient
+    kept = _go_back(above, _parts(joined, heads), documents, o, log_sum, _parts(gradient, heads), causal, scale)
+    sums = log_sum.new_empty(joined.shape[2])
+    of_programs(kept.flatten(1), sums)
+    return gradient, sums
 
 
 def _go_back(
@@ -151,11 +161,11 @@ def _go_back(
     into: tuple[Tensor, Tensor, Tensor],
     causal: bool,
     scale: float,
-) -> None:
+) -> Tensor:
     from qkv.parts.attention.kernels import short_backward_triton
 
     above, o = above.transpose(1, 2), o.transpose(1, 2)
-    short_backward_triton.back_over_rows(*given, documents, o, log_sum, above, into, causal=causal, scale=scale)
+    return short_backward_triton.back_over_rows(*given, documents, o, log_sum, above, into, causal=causal, scale=scale)
 
 
 _operator = torch.library.custom_op("qkv::attend_short_rows", _at_once, mutates_args=())
@@ -187,8 +197,8 @@ def _(
 @_joined_back_operator.register_fake
 def _(
     above: Tensor, joined: Tensor, documents: Tensor | None, o: Tensor, log_sum: Tensor, causal: bool, scale: float
-) -> Tensor:
-    return joined.new_empty(joined.shape)
+) -> tuple[Tensor, Tensor]:
+    return joined.new_empty(joined.shape), joined.new_empty(joined.shape[2], dtype=torch.float32)
 
 
 def _like_a_stream(x: Tensor) -> Tensor:

@@ -23,6 +23,8 @@ PIECES = (
     (128, 16, 0), (128, 32, 0), (128, 32, 16), (128, 64, 0), (128, 64, 16), (128, 64, 32), (128, 64, 64),
     (128, 128, 16),
 )  # fmt: skip
+# Where sums are kept of these, a few registers too many would leave a multiprocessor two programs in place of three.
+TIGHT, FEWER = (128, 64, 16), {"maxnreg": 168}
 
 
 @dataclass(frozen=True)
@@ -140,7 +142,7 @@ def _plan_of_rows(
             "E": high,
             "EARLY": not kept,  # what is learned runs among programs of others, who wait for the end anyway
         },
-        {"num_warps": steps.warps, "num_stages": steps.stages},
+        {"num_warps": steps.warps, "num_stages": steps.stages, **(FEWER if kept and pieces == TIGHT else {})},
     )
 
 

@@ -1,0 +1,110 @@
+"""A map that learns by products of our own, against torch's; on a CPU operators stand for the programs."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from qkv.parts import learned_map, product
+from qkv.parts.linear import JoinedLinear
+
+
+def _granted(device: torch.device) -> bool:
+    return True
+
+
+_granted._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
+@pytest.fixture
+def operators(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Ours are taken on a CPU too, by operators that do the same in torch's; the list says which."""
+    called: list[str] = []
+
+    def there(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        called.append("there")
+        return F.linear(x, weight, None if bias is None else bias.to(x.dtype))
+
+    def across(x: Tensor, weight: Tensor) -> Tensor:
+        called.append("across")
+        return x @ weight
+
+    learned_map._mapped_operator.register_kernel("cpu")(there)
+    learned_map._across_operator.register_kernel("cpu")(across)
+    monkeypatch.setattr(learned_map, "runs_operators", lambda x: True)
+    monkeypatch.setattr(product, "runs_on", _granted)
+    monkeypatch.setattr(learned_map, "LEAST", 1)
+    return called
+
+
+@pytest.mark.parametrize("frozen", [None, "x", "weight"])
+def test_it_learns_as_a_linear_map_does(operators: list[str], frozen: str | None) -> None:
+    torch.manual_seed(0)
+    x, weight = torch.randn(2, 5, 16, requires_grad=frozen != "x"), nn.Parameter(torch.randn(24, 16))
+    weight.requires_grad_(frozen != "weight")
+    bias, above = torch.randn(24), torch.randn(2, 5, 24)
+    asked = [each for each in (x, weight) if each.requires_grad]
+    with torch.autocast("cpu", torch.bfloat16):
+        found, expected = learned_map.learned_map(x, weight, bias), F.linear(x, weight, bias)
+    assert operators == ["there"]
+    assert found.dtype == torch.bfloat16
+    torch.testing.assert_close(found, expected)
+    right = torch.autograd.grad(expected, asked, above.to(expected.dtype))
+    torch.testing.assert_close(torch.autograd.grad(found, asked, above.to(found.dtype)), right)
+    assert operators == ["there", "across"][: 1 if frozen == "x" else 2]
+
+
+def test_others_are_torchs(operators: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    x, weight = torch.randn(3, 16, dtype=torch.bfloat16), torch.randn(24, 16, dtype=torch.bfloat16)
+    learned_map.learned_map(x.float(), weight.float())  # wide
+    learned_map.learned_map(x[:, :12], weight[:, :12])  # rows that the copy engine does not take
+    learned_map.learned_map(x, weight[:20])
+    with torch.no_grad():
+        learned_map.learned_map(x, weight)  # nothing to learn
+    monkeypatch.setattr(learned_map, "LEAST", 1000)
+    learned_map.learned_map(x, weight)  # little to do
+    assert operators == []
+
+
+def test_a_bias_apart_is_in_the_maps_and_learns_nothing_of_them() -> None:
+    torch.manual_seed(0)
+    joined = JoinedLinear(16, {"query": 8, "key": 8}, bias=("query",))
+    nn.init.normal_(joined.bias)
+    x = torch.randn(3, 16)
+    found, bias = joined.with_bias_apart(x)
+    assert torch.equal(found, joined.together(x))
+    assert torch.equal(bias, joined.whole_bias())
+    found.sum().backward()
+    assert joined.bias.grad is None
+    assert joined.weight.grad is not None
+    joined.together = lambda x: F.linear(x, joined.weight)  # type: ignore[method-assign]  # in 8 bits
+    found, bias = joined.with_bias_apart(x)
+    assert bias is None
+    assert torch.equal(found, F.linear(x, joined.weight))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize(("rows", "inputs", "outputs"), [(300, 72, 200), (1, 768, 768), (5000, 768, 2304)])
+def test_on_a_gpu_products_are_torchs(
+    monkeypatch: pytest.MonkeyPatch, rows: int, inputs: int, outputs: int, dtype: torch.dtype
+) -> None:
+    if not product.runs_on(torch.device("cuda")):
+        pytest.skip("needs a Hopper GPU")
+    monkeypatch.setattr(learned_map, "LEAST", 1)
+    torch.manual_seed(0)
+    x, weight = (
+        torch.randn(rows, inputs, device="cuda").to(dtype),
+        torch.randn(outputs, inputs, device="cuda").to(dtype),
+    )
+    bias, above = torch.randn(outputs, device="cuda"), torch.randn(rows, outputs, device="cuda").to(dtype)
+    near = {"atol": 0.02 if dtype == torch.bfloat16 else 0.003, "rtol": 0.01}
+    for b in (bias, bias[8:].to(dtype), None):
+        matrix = weight if b is None else weight[: len(b)]
+        right = x.double() @ matrix.double().T + (0 if b is None else b.double())
+        torch.testing.assert_close(learned_map.mapped(x, matrix, b).double(), right, **near)
+    torch.testing.assert_close(
+        learned_map.mapped_across(above, weight).double(), above.double() @ weight.double(), **near
+    )
