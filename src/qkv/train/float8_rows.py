@@ -32,6 +32,16 @@ def rounded(x: Tensor) -> tuple[Tensor, Tensor]:
     return (wide * inverse).to(NARROW), scale
 
 
+def both_ways(x: Tensor, inverse: Tensor) -> tuple[Tensor, Tensor]:
+    """x times one number, in 8 bits: (by rows [m k]; by columns [k m])"""
+    if runs_our_own(x):
+        from qkv.train import float8_triton
+
+        return float8_triton.activated(x, inverse, "")
+    narrow = (x.detach().float() * inverse).to(NARROW)
+    return narrow, narrow.t().contiguous()
+
+
 def rounded_side_by_side(parts: Sequence[Tensor], others: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Two or three matrices as if they were one: (in 8 bits [m k]; scales of rows [m 1]; these times `others` [m 1];
     the largest of those)
