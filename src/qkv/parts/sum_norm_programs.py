@@ -51,15 +51,16 @@ def sum_norm(
 
 @triton.jit
 def sum_norm_back(
-    of_total, of_y, total, statistics, gain, reach, of_x, of_added, scales, sums, rows,
-    HANDED: tl.constexpr, ADDED: tl.constexpr, SCALED: tl.constexpr, RMS: tl.constexpr, WIDTH: tl.constexpr,
-    R: tl.constexpr, D: tl.constexpr, STAGES: tl.constexpr,
+    of_total, of_y, factors, total, statistics, gain, reach, of_x, of_added, scales, sums, rows,
+    HANDED: tl.constexpr, TIMES: tl.constexpr, ADDED: tl.constexpr, SCALED: tl.constexpr, RMS: tl.constexpr,
+    WIDTH: tl.constexpr, R: tl.constexpr, D: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """of_x = of_total + slope of the norm, and the same narrow; sums [programs 3 WIDTH] over rows of of_y · normed
     (the gain's), of_y (the shift's) and of_x (a bias's).
 
-    SCALED: the narrow one has 8 bits, each row over a power of two. Of each row scales [3 rows] are this power, then
-    that of a bound of its products with columns of length `reach`, and the first over the second.
+    TIMES: each row of of_y is taken times its factor. SCALED: the narrow one has 8 bits, each row over a power of two.
+    Of each row scales [3 rows] are this power, then that of a bound of its products with columns of length `reach`, and
+    the first over the second.
     """
     column = tl.arange(0, D)
     within = column < WIDTH
@@ -77,6 +78,8 @@ def sum_norm_back(
         if HANDED:  # read early, so that all is on its way at once
             passed = tl.load(of_total + at, mask=inside, other=0.0).to(tl.float32)
         rate = tl.load(statistics + rows + row, mask=there, other=0.0)[:, None]
+        if TIMES:
+            slope *= tl.load(factors + row, mask=there, other=0.0)[:, None]
         if not RMS:
             mean = tl.load(statistics + row, mask=there, other=0.0)[:, None]
             normed = tl.where(inside, normed - mean, 0.0)

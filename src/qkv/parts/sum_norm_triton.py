@@ -25,6 +25,7 @@ class Backward(NamedTuple):
 
 
 BACKWARD = Backward()
+ROUNDED = Backward(at_once=4)  # which takes more registers, where gradients are rounded to 8 bits
 SUMMED = 64, 16  # programs and columns at a time, where what they kept is added up
 
 
@@ -59,12 +60,13 @@ def sum_norm(
 
 def sum_norm_back(
     of_total: Tensor | None, of_y: Tensor, total: Tensor, statistics: Tensor, gain: Tensor, rms: bool, of_x: Tensor,
-    of_added: Tensor | None, sums: Tensor, how: Backward = BACKWARD, reach: Tensor | None = None,
-    scales: Tensor | None = None,
+    of_added: Tensor | None, sums: Tensor, how: Backward = BACKWARD, factors: Tensor | None = None,
+    reach: Tensor | None = None, scales: Tensor | None = None,
 ) -> None:  # fmt: skip
     """Fills of_x and of_added [… d], and sums [3 d]: gradients of gain, shift and bias.
 
-    With scales [3 …], which it fills too, of_added is in 8 bits, each row over a power of two of its own.
+    With factors […] each row of of_y is taken times its own. With scales [3 …], which it fills too, of_added is in 8
+    bits, each row over a power of two of its own.
     """
     rows, width = total.shape[:-1].numel(), total.shape[-1]
     if not rows:
@@ -79,13 +81,14 @@ def sum_norm_back(
         programs.sum_norm_back,
         (many, 1),
         (
-            total if of_total is None else of_total, of_y, total, statistics, gain, gain if reach is None else reach,
-            of_x, of_x if of_added is None else of_added, kept if scales is None else scales, kept,
+            total if of_total is None else of_total, of_y, gain if factors is None else factors, total, statistics,
+            gain, gain if reach is None else reach, of_x, of_x if of_added is None else of_added,
+            kept if scales is None else scales, kept,
         ),
         (rows,),
         {
-            "HANDED": of_total is not None, "ADDED": of_added is not None, "SCALED": scales is not None,
-            "RMS": rms, "WIDTH": width, "R": together, "D": wide, "STAGES": how.stages,
+            "HANDED": of_total is not None, "TIMES": factors is not None, "ADDED": of_added is not None,
+            "SCALED": scales is not None, "RMS": rms, "WIDTH": width, "R": together, "D": wide, "STAGES": how.stages,
         },
         num_warps=_warps(together * wide, how.each),
     )  # fmt: skip

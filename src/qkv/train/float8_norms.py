@@ -31,12 +31,16 @@ def sum_norm_rounded(
 
 
 def sum_norm_rounded_back(
-    of_total: Tensor | None, of_y: Tensor, total: Tensor, statistics: Tensor, gain: Tensor, rms: bool, reach: Tensor
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """As `sum_norm.made_back`, what was added having a gradient in 8 bits, and last the scales of its rows [3 m 1]:
-    their powers, those of bounds of their products with columns of length `reach`, and the first over the second.
+    of_total: Tensor | None, of_y: Tensor, factors: Tensor | None, total: Tensor, statistics: Tensor, gain: Tensor,
+    rms: bool, reach: Tensor,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """As `sum_norm.made_back`, each row of of_y times its factor. What was added has a gradient in 8 bits.
+
+    Last come the scales of its rows [3 m 1]: their powers, those of bounds of their products with columns of length
+    `reach`, and the first over the second.
     """
     if not total.is_cuda:
+        of_y = of_y if factors is None else of_y * factors
         of_x, wide, sums = made_back(of_total, of_y, total, statistics, gain, rms, total.dtype)
         inverse, power = powers(wide.abs().amax(-1, keepdim=True))
         over, bound = powers(wide.square().sum(-1, keepdim=True).sqrt() * reach)
@@ -47,6 +51,7 @@ def sum_norm_rounded_back(
     sums, scales = gain.new_empty(3, total.shape[1]), gain.new_empty(3, len(total), 1)
     of_total = None if of_total is None else of_total.contiguous()
     sum_norm_triton.sum_norm_back(
-        of_total, of_y.contiguous(), total, statistics, gain, rms, of_x, narrow, sums, reach=reach, scales=scales
-    )
+        of_total, of_y.contiguous(), total, statistics, gain, rms, of_x, narrow, sums,
+        sum_norm_triton.ROUNDED, factors=factors, reach=reach, scales=scales,
+    )  # fmt: skip
     return of_x, narrow, sums, scales

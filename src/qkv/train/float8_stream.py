@@ -129,21 +129,22 @@ def _gradients(
 ) -> tuple[Tensor | None, ...]:  # fmt: skip
     """Of all that `_Between` is given, from its end to its beginning."""
     block, after, ((_, rms), (_, next_rms)) = stretch.block, stretch.next, stretch.norms
-    to_project = to_project_bias = None
+    factors = to_project = to_project_bias = None
     if after is None:
         (of_y,) = above
     else:
-        of_y, to_project, to_project_bias = _maps_back(above, read, after)
+        of_y, factors, to_project, to_project_bias = _maps_back(above, read, after)
     if block is None:
+        of_y = of_y if factors is None else of_y * factors
         of_x, _, sums = made_back(of_total, of_y, total, statistics, next_gain, next_rms, None)
         return None, of_x, *[None] * 9, sums[0], sums[1], to_project, to_project_bias
     of_x, narrow, next_sums, scales = sum_norm_rounded_back(
-        of_total, of_y, total, statistics, next_gain, next_rms, block.reach
+        of_total, of_y, factors, total, statistics, next_gain, next_rms, block.reach
     )
     of_y, to_inner, to_inner_bias, to_outer = _feed_forward_back(
         narrow, scales, normed, z, h_across, block, stretch.activation
     )
-    of_x, narrow, sums, (power, *_) = sum_norm_rounded_back(of_x, of_y, x, first, gain, rms, block.reach)
+    of_x, narrow, sums, (power, *_) = sum_norm_rounded_back(of_x, of_y, scales[1], x, first, gain, rms, block.reach)
     columns = _of_columns(block.out.power, heads_across)
     to_heads = product(narrow, block.out.across.t(), power, columns, type_on(x.device), quick=True)
     top = power.amax()
@@ -155,30 +156,35 @@ def _gradients(
     )  # fmt: skip
 
 
-def _maps_back(above: Sequence[Tensor], read: Tensor, after: Narrow) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Gradients of what the maps read [m d], of their weight and of their bias."""
-    narrow, power, _, top = rounded_side_by_side(above, torch.ones_like(read[:, :1], dtype=torch.float32))
-    columns = _of_columns(after.project.power, read.t())
-    to_read = product(narrow, after.project.across.t(), power, columns, type_on(read.device), quick=True)
+# Scales of rows, being powers of two, are as good taken by whoever reads a product: one without is faster.
+
+
+def _maps_back(above: Sequence[Tensor], read: Tensor, after: Narrow) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """The gradient of what the maps read [m d], factors of its rows [m 1], and gradients of weight and bias."""
+    one = torch.ones_like(read[:, :1], dtype=torch.float32)
+    narrow, power, _, top = rounded_side_by_side(above, one)
+    to_read = product(narrow, after.project.across.t(), one[0], after.project.power, type_on(read.device), quick=True)
     across, sums = turned(narrow, power, top, power)
     read_across, _ = turned(read)
-    return to_read, product(across, read_across.t(), top, after.read.power, torch.float32), sums
+    return to_read, power, product(across, read_across.t(), top, after.read.power, torch.float32), sums
 
 
 def _feed_forward_back(
     above: Tensor, scales: Tensor, normed: Tensor, z: Tensor, h_across: Tensor, block: Narrow, activation: str
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of what it reads [m d], of W₁ [n d], of its bias and of W₂ [d n], by that of what it makes."""
+    """Gradients of what it reads [m d], whose rows are still to be taken times the second of the scales, of W₁ [n d],
+    of its bias and of W₂ [d n], by that of what it makes.
+    """
     kind, (power, bound, ratio) = type_on(z.device), scales  # [m 1] each
-    tops = scales[:2].amax((1, 2))
-    # Scales of rows, being powers of two, are as good when the gradient of z is made: a product without is faster.
-    to_h = product(above, block.outer.across.t(), torch.ones_like(tops[0]), block.outer.power, kind, quick=True)
-    dz, across, to_bias = sloped(to_h, z, ratio, power / tops[1], power, activation)
-    to_read = product(dz, block.inner.across.t(), bound, _of_columns(block.inner.power, normed.t()), kind, quick=True)
+    top, top_of_z = power.amax(), bound.amax()
+    one = torch.ones_like(top)
+    to_h = product(above, block.outer.across.t(), one, block.outer.power, kind, quick=True)
+    dz, across, to_bias = sloped(to_h, z, ratio, power / top_of_z, power, activation)
+    to_read = product(dz, block.inner.across.t(), one, block.inner.power, kind, quick=True)
     normed_across, _ = turned(normed)
-    to_inner = product(across, normed_across.t(), tops[1], block.normed.power, torch.float32)
-    above_across, _ = turned(above, power, tops[0])
-    return to_read, to_inner, to_bias, product(above_across, h_across.t(), tops[0], block.hidden.power, torch.float32)
+    to_inner = product(across, normed_across.t(), top_of_z, block.normed.power, torch.float32)
+    above_across, _ = turned(above, power, top)
+    return to_read, to_inner, to_bias, product(above_across, h_across.t(), top, block.hidden.power, torch.float32)
 
 
 def _of_columns(power: Tensor, across: Tensor) -> Tensor:
