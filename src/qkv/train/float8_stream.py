@@ -161,7 +161,7 @@ def _gradients(
 
 def _maps_back(above: Sequence[Tensor], read: Tensor, after: Narrow) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     """The gradient of what the maps read [m d], factors of its rows [m 1], and gradients of weight and bias."""
-    one = torch.ones_like(read[:, :1], dtype=torch.float32)
+    one = torch.ones(len(read), 1, device=read.device)
     narrow, power, _, top = rounded_side_by_side(above, one)
     to_read = product(narrow, after.project.across.t(), one[0], after.project.power, type_on(read.device), quick=True)
     across, sums = turned(narrow, power, top, power)
