@@ -97,6 +97,15 @@ def test_a_part_that_is_not_known_is_no_stream():
     assert way_of(stack, {}, 16)(x, ctx) is None
 
 
+def test_a_compiled_stack_that_learns_takes_the_stream(monkeypatch):
+    model, stack = stack_of()
+    x, ctx = torch.randn(2, 32, 48, requires_grad=True), Context(tokens=Tokens(32))
+    expected = float8_stream(steps_of(stack), stack.norm, x, ctx)
+    monkeypatch.setattr("qkv.train.streamed._learns_narrow", lambda *_: True)
+    with float8_products(model), compiled_blocks(model):
+        torch.testing.assert_close(stack(x, ctx), expected, rtol=0, atol=0)
+
+
 @pytest.mark.gpu
 def test_a_stack_on_a_gpu_takes_the_stream_and_learns_as_in_bfloat16():
     model, stack = stack_of("cuda", width=256, hidden=1024, heads=4, positions=1024)
