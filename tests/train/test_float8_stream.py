@@ -17,6 +17,7 @@ from qkv.train.float8 import float8_products
 from qkv.train.float8_bounds import narrow_blocks
 from qkv.train.float8_known import way_of
 from qkv.train.float8_stream import float8_stream
+from qkv.train.streamed import streamed
 
 SMALL = {"vocabulary": 300, "positions": 64, "width": 48, "hidden": 192, "heads": 3, "layers": 2}
 PLAIN = {"dropout": 0.0, "embedding_dropout": 0.0, "attention_dropout": 0.0}
@@ -97,13 +98,13 @@ def test_a_part_that_is_not_known_is_no_stream():
     assert way_of(stack, {}, 16)(x, ctx) is None
 
 
-def test_a_compiled_stack_that_learns_takes_the_stream(monkeypatch):
+def test_a_stack_that_learns_takes_the_stream(monkeypatch):
     model, stack = stack_of()
     x, ctx = torch.randn(2, 32, 48, requires_grad=True), Context(tokens=Tokens(32))
     expected = float8_stream(steps_of(stack), stack.norm, x, ctx)
     monkeypatch.setattr("qkv.train.streamed._learns_narrow", lambda *_: True)
-    with float8_products(model), compiled_blocks(model):
-        torch.testing.assert_close(stack(x, ctx), expected, rtol=0, atol=0)
+    with float8_products(model):
+        torch.testing.assert_close(streamed(stack, {})(x, ctx), expected, rtol=0, atol=0)
 
 
 @pytest.mark.gpu

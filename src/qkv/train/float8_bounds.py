@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from qkv.parts.sum_norm import numbers_of
 from qkv.train.float8_activations import STEEPEST
 from qkv.train.float8_feed_forward import SLACK
+from qkv.train.float8_product import type_on
 from qkv.train.float8_rows import both_ways, powers
 
 APART = 4  # numbers between scales, so that each begins where programs like it
@@ -51,6 +52,9 @@ class Narrow(NamedTuple):
     normed: Scale  # read by the feed-forward
     hidden: Scale
     reach: Tensor  # [] how far a gradient's row of length 1 can get through the feed-forward's last product
+    project_bias: Tensor | None  # of the type that products have, which add them
+    inner_bias: Tensor | None
+    of_columns: Tensor  # [1 k] the power of `out` for each column: a product with scales of rows asks for that
 
 
 @torch.no_grad()
@@ -79,13 +83,26 @@ def narrow_blocks(blocks: Sequence[tuple[Any, Any]]) -> list[Narrow]:
     several = len(blocks)
     pairs = [Scale(inverse, power) for inverse, power in zip(of_all, powers_of_all, strict=True)]
     reaches = reach[:, None].repeat(1, APART)[:, 0].unbind()
-    return [_narrow(found[4 * n : 4 * n + 4], pairs[n::several], reaches[n]) for n in range(several)]
+    kind = type_on(weights[0].device)
+    project_biases = _of_kind([first.mixer.project.whole_bias() for first, _ in blocks], kind)
+    inner_biases = _of_kind([second.mixer.inner.bias for _, second in blocks], kind)
+    of_outs = torch.stack([each.power for each in found[1::4]])[:, None, None].expand(-1, 1, found[1].rows.shape[1])
+    rest = zip(reaches, project_biases, inner_biases, of_outs.contiguous().unbind(), strict=True)
+    return [
+        _narrow(found[4 * n : 4 * n + 4], pairs[n::several], *given) for n, given in enumerate(rest)
+    ]  # fmt: skip
 
 
-def _narrow(matrices: Sequence[Matrix], scales: Sequence[Scale], reach: Tensor) -> Narrow:
+def _narrow(matrices: Sequence[Matrix], scales: Sequence[Scale], *rest: Any) -> Narrow:
     project, out, inner, outer = matrices
     read, heads, normed, hidden = scales
-    return Narrow(project, out, inner, outer, read, heads, normed, hidden, reach)
+    return Narrow(project, out, inner, outer, read, heads, normed, hidden, *rest)
+
+
+def _of_kind(biases: Sequence[Tensor | None], kind: torch.dtype) -> Sequence[Tensor | None]:
+    """All of them at once."""
+    there = [bias for bias in biases if bias is not None]
+    return torch.cat(there).to(kind).split([len(bias) for bias in there]) if there else biases
 
 
 def _apart(largest: Tensor) -> tuple[Sequence[Tensor], Sequence[Tensor]]:

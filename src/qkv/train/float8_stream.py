@@ -37,26 +37,27 @@ class Stretch(NamedTuple):
     activation: str
     norms: tuple[tuple[float, bool], tuple[float, bool]]  # (epsilon, whether no mean is taken off)
     sizes: tuple[int, ...]  # of queries, keys and values
+    ones: Tensor  # [m 1]
 
 
 def float8_stream(blocks: Sequence[Steps], norm: Any, x: Tensor, ctx: Context) -> Tensor:
     """norm(all blocks of x). [b s d] → [b s d]"""
     narrow = narrow_blocks(blocks)
-    first = blocks[0][0]
-    x, *maps = _between(x, None, None, None, first.norm, narrow[0], first.mixer)
+    first, ones = blocks[0][0], torch.ones(x.shape[:-1].numel(), 1, device=x.device)
+    x, *maps = _between(x, None, None, None, first.norm, narrow[0], first.mixer, ones)
     for number, steps in enumerate(blocks):
         heads = steps[0].mixer.hidden_of_maps(tuple(maps), ctx)  # [b s d]
         if number + 1 < len(blocks):
             after = blocks[number + 1][0]
-            x, *maps = _between(x, heads, steps, narrow[number], after.norm, narrow[number + 1], after.mixer)
+            x, *maps = _between(x, heads, steps, narrow[number], after.norm, narrow[number + 1], after.mixer, ones)
         else:
-            _, x = _between(x, heads, steps, narrow[number], norm, None, None)
+            _, x = _between(x, heads, steps, narrow[number], norm, None, None, ones)
     return x
 
 
 def _between(
     x: Tensor, heads: Tensor | None, steps: Steps | None, block: Narrow | None, norm: Any, after: Narrow | None,
-    mixer: Any,
+    mixer: Any, ones: Tensor,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     """The stream, and queries, keys and values of the next block, or after the last one the norm."""
     weights: list[Tensor | None] = [None] * 8
@@ -70,7 +71,7 @@ def _between(
     gain, shift, epsilon, rms = numbers_of(norm)
     maps = (None, None) if mixer is None else (mixer.project.matrix(), mixer.project.whole_bias())
     sizes = () if mixer is None else tuple(mixer.project.outputs.values())
-    stretch = Stretch(block, after, activation, ((first[0], bool(first[1])), (epsilon, rms)), sizes)
+    stretch = Stretch(block, after, activation, ((first[0], bool(first[1])), (epsilon, rms)), sizes, ones)
     found = _Between.apply(
         stretch, x.flatten(0, -2), None if heads is None else heads.flatten(0, -2), *weights, gain, shift, *maps
     )
@@ -96,7 +97,9 @@ class _Between(torch.autograd.Function):
             x, normed, statistics = sum_norm_rounded(
                 x, added, out_bias, gain, shift, *stretch.norms[0], block.normed.inverse
             )
-            z = product(normed, block.inner.rows.t(), block.normed.power, block.inner.power, kind, inner_bias, True)
+            z = product(
+                normed, block.inner.rows.t(), block.normed.power, block.inner.power, kind, block.inner_bias, True
+            )
             h, h_across = activated(z, block.hidden.inverse, stretch.activation)
             added = product(h, block.outer.rows.t(), block.hidden.power, block.outer.power, kind, quick=True)
             held = [heads_across, x, statistics, gain, normed, z, h_across]
@@ -108,10 +111,11 @@ class _Between(torch.autograd.Function):
         total, read, statistics = sum_norm_rounded(x, added, outer_bias, *of_next, after.read.inverse)
         ctx.save_for_backward(*held, total, statistics, next_gain, read)
         sizes = stretch.sizes
-        biases = [None] * len(sizes) if project_bias is None else project_bias.split(sizes)
+        bias = after.project_bias
+        biases = [None] * len(sizes) if bias is None else bias.split(sizes)
         maps = [
-            product(read, rows.t(), after.read.power, after.project.power, kind, bias, quick=True)
-            for rows, bias in zip(after.project.rows.split(sizes), biases, strict=True)
+            product(read, rows.t(), after.read.power, after.project.power, kind, own, quick=True)
+            for rows, own in zip(after.project.rows.split(sizes), biases, strict=True)
         ]
         return total, *maps
 
@@ -133,7 +137,7 @@ def _gradients(
     if after is None:
         (of_y,) = above
     else:
-        of_y, factors, to_project, to_project_bias = _maps_back(above, read, after)
+        of_y, factors, to_project, to_project_bias = _maps_back(above, read, after, stretch.ones)
     if block is None:
         of_y = of_y if factors is None else of_y * factors
         of_x, _, sums = made_back(of_total, of_y, total, statistics, next_gain, next_rms, None)
@@ -142,11 +146,10 @@ def _gradients(
         of_total, of_y, factors, total, statistics, next_gain, next_rms, block.reach
     )
     of_y, to_inner, to_inner_bias, to_outer = _feed_forward_back(
-        narrow, scales, normed, z, h_across, block, stretch.activation
+        narrow, scales, normed, z, h_across, block, stretch.activation, stretch.ones[0]
     )
     of_x, narrow, sums, (power, *_) = sum_norm_rounded_back(of_x, of_y, scales[1], x, first, gain, rms, block.reach)
-    columns = _of_columns(block.out.power, heads_across)
-    to_heads = product(narrow, block.out.across.t(), power, columns, type_on(x.device), quick=True)
+    to_heads = product(narrow, block.out.across.t(), power, block.of_columns, type_on(x.device), quick=True)
     top = power.amax()
     across, _ = turned(narrow, power, top)
     to_out = product(across, heads_across.t(), top, block.heads.power, torch.float32)
@@ -159,25 +162,26 @@ def _gradients(
 # Scales of rows, being powers of two, are as good taken by whoever reads a product: one without is faster.
 
 
-def _maps_back(above: Sequence[Tensor], read: Tensor, after: Narrow) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+def _maps_back(
+    above: Sequence[Tensor], read: Tensor, after: Narrow, ones: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     """The gradient of what the maps read [m d], factors of its rows [m 1], and gradients of weight and bias."""
-    one = torch.ones(len(read), 1, device=read.device)
-    narrow, power, _, top = rounded_side_by_side(above, one)
-    to_read = product(narrow, after.project.across.t(), one[0], after.project.power, type_on(read.device), quick=True)
+    narrow, power, _, top = rounded_side_by_side(above, ones)
+    to_read = product(narrow, after.project.across.t(), ones[0], after.project.power, type_on(read.device), quick=True)
     across, sums = turned(narrow, power, top, power)
     read_across, _ = turned(read)
     return to_read, power, product(across, read_across.t(), top, after.read.power, torch.float32), sums
 
 
 def _feed_forward_back(
-    above: Tensor, scales: Tensor, normed: Tensor, z: Tensor, h_across: Tensor, block: Narrow, activation: str
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    above: Tensor, scales: Tensor, normed: Tensor, z: Tensor, h_across: Tensor, block: Narrow, activation: str,
+    one: Tensor,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Gradients of what it reads [m d], whose rows are still to be taken times the second of the scales, of W₁ [n d],
     of its bias and of W₂ [d n], by that of what it makes.
     """
     kind, (power, bound, ratio) = type_on(z.device), scales  # [m 1] each
     top, top_of_z = power.amax(), bound.amax()
-    one = torch.ones_like(top)
     to_h = product(above, block.outer.across.t(), one, block.outer.power, kind, quick=True)
     dz, across, to_bias = sloped(to_h, z, ratio, power / top_of_z, power, activation)
     to_read = product(dz, block.inner.across.t(), one, block.inner.power, kind, quick=True)
@@ -185,8 +189,3 @@ def _feed_forward_back(
     to_inner = product(across, normed_across.t(), top_of_z, block.normed.power, torch.float32)
     above_across, _ = turned(above, power, top)
     return to_read, to_inner, to_bias, product(above_across, h_across.t(), top, block.hidden.power, torch.float32)
-
-
-def _of_columns(power: Tensor, across: Tensor) -> Tensor:
-    """One scale for each column of a product, which scales of rows ask for. [1 d]"""
-    return power.expand(1, len(across)).contiguous()
