@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from qkv.train.float8_activations import activated, sloped
+from qkv.train.float8_norms import sum_norm_rounded, sum_norm_rounded_back
 from qkv.train.float8_rows import rounded, rounded_side_by_side, turned
 
 pytest.importorskip("triton")
@@ -144,3 +145,33 @@ def test_a_number_that_is_none_is_found_in_any_part(bad, part):
     for each in (scales, both):
         assert each[:, 0].isfinite().tolist() == [True, True, True, False, True]
     assert top.isnan()
+
+
+@pytest.mark.parametrize("rms", [False, True])
+@pytest.mark.parametrize(("rows", "width"), [(37, 48), (16, 768)])
+def test_norms_round_what_they_make_and_what_they_hand_back(rms, rows, width):
+    from qkv.parts import sum_norm_triton
+
+    torch.manual_seed(rows)
+    x, added, of_total, of_y = (torch.randn(rows, width) for _ in range(4))
+    of_y *= 2.0 ** torch.randint(-20, 20, (rows, 1))
+    bias, gain, shift = (torch.randn(width) for _ in range(3))
+    inverse, reach, factors = torch.tensor(8.0), torch.tensor(3.7), 2.0 ** torch.randint(-4, 4, (rows, 1))
+    given = [None if each is None else each.to(DEVICE) for each in (x, added, bias, gain, None if rms else shift)]
+    total, y, statistics = sum_norm_rounded(x, added, bias, gain, None if rms else shift, 1e-5, rms, inverse)
+    places = torch.empty_like(total), torch.empty_like(y), torch.empty_like(statistics)
+    found = [each.to(DEVICE) for each in places]
+    sum_norm_triton.sum_norm(*given, 1e-5, rms, *found, inverse.to(DEVICE))
+    torch.testing.assert_close(found[0].cpu(), total)
+    assert near_enough(found[1], y)
+
+    right = sum_norm_rounded_back(of_total, of_y, factors, total, statistics, gain, rms, reach)
+    of_x, narrow, sums, scales = (torch.empty_like(each).to(DEVICE) for each in right)
+    there = [each.to(DEVICE) for each in (of_total, of_y, total, statistics, gain)]
+    sum_norm_triton.sum_norm_back(
+        *there, rms, of_x, narrow, sums, factors=factors.to(DEVICE), reach=reach.to(DEVICE), scales=scales
+    )
+    torch.testing.assert_close(of_x.cpu(), right[0], rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(scales.cpu(), right[3])
+    torch.testing.assert_close(sums.cpu(), right[2], rtol=1e-4, atol=0.1)
+    assert near_enough(narrow, right[1])

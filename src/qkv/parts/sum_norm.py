@@ -24,18 +24,19 @@ def sum_norm(
     x: Tensor, added: Tensor | None, bias: Tensor | None, norm: LayerNorm | RMSNorm, kind: torch.dtype
 ) -> tuple[Tensor, Tensor]:
     """x + added + bias as wide as x, and its norm, of that kind. [… d] → [… d] [… d]"""
-    return _SumNorm.apply(x, added, bias, *_of(norm), kind)
+    return _SumNorm.apply(x, added, bias, *numbers_of(norm), kind)
 
 
 def norm_of_sum(
     x: Tensor, added: Tensor | None, bias: Tensor | None, norm: LayerNorm | RMSNorm, kind: torch.dtype
 ) -> Tensor:
     """The second alone, where nobody goes on with the first."""
-    y: Tensor = _NormOfSum.apply(x, added, bias, *_of(norm), kind)
+    y: Tensor = _NormOfSum.apply(x, added, bias, *numbers_of(norm), kind)
     return y
 
 
-def _of(norm: LayerNorm | RMSNorm) -> tuple[Tensor, Tensor | None, float, bool]:
+def numbers_of(norm: LayerNorm | RMSNorm) -> tuple[Tensor, Tensor | None, float, bool]:
+    """gain, shift, epsilon, and whether no mean is taken off."""
     if isinstance(norm, RMSNorm):
         return norm.weight, None, norm.epsilon, True
     return norm.weight, norm.bias, norm.eps, False
@@ -47,7 +48,7 @@ class _SumNorm(torch.autograd.Function):
         ctx: Any, x: Tensor, added: Tensor | None, bias: Tensor | None, gain: Tensor, shift: Tensor | None,
         epsilon: float, rms: bool, kind: torch.dtype,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
-        there = _there if unwatched(x) else _there_operator
+        there = made_there if unwatched(x) else _there_operator
         total, y, statistics = there(x, added, bias, gain, shift, epsilon, rms, kind)
         ctx.save_for_backward(total, statistics, gain)
         ctx.rms, ctx.narrow = rms, None if added is None else added.dtype
@@ -72,7 +73,7 @@ class _NormOfSum(torch.autograd.Function):
 
 def _gradients(ctx: Any, of_total: Tensor | None, of_y: Tensor) -> tuple[Tensor | None, ...]:
     total, statistics, gain = ctx.saved_tensors
-    back = _back if unwatched(of_y) else _back_operator
+    back = made_back if unwatched(of_y) else _back_operator
     of_x, of_added, (of_gain, of_shift, of_bias) = back(of_total, of_y, total, statistics, gain, ctx.rms, ctx.narrow)
     _, to_added, to_bias, to_gain, to_shift, *_ = ctx.needs_input_grad
     return (
@@ -87,7 +88,7 @@ def _gradients(ctx: Any, of_total: Tensor | None, of_y: Tensor) -> tuple[Tensor 
     )
 
 
-def _there(
+def made_there(
     x: Tensor, added: Tensor | None, bias: Tensor | None, gain: Tensor, shift: Tensor | None, epsilon: float,
     rms: bool, kind: torch.dtype,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
@@ -110,7 +111,7 @@ def _there(
     return total, y, statistics
 
 
-def _back(
+def made_back(
     of_total: Tensor | None, of_y: Tensor, total: Tensor, statistics: Tensor, gain: Tensor, rms: bool,
     narrow: torch.dtype | None,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
@@ -152,7 +153,7 @@ def _places_back(
     return torch.empty_like(total), of_added, gain.new_empty(3, total.shape[-1])
 
 
-_there_operator = torch.library.custom_op("qkv::sum_norm", _there, mutates_args=())
+_there_operator = torch.library.custom_op("qkv::sum_norm", made_there, mutates_args=())
 _there_operator.register_fake(_places_there)
-_back_operator = torch.library.custom_op("qkv::sum_norm_back", _back, mutates_args=())
+_back_operator = torch.library.custom_op("qkv::sum_norm_back", made_back, mutates_args=())
 _back_operator.register_fake(_places_back)

@@ -12,14 +12,17 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from qkv.parts.power_programs import powers
+
 
 @triton.jit
 def sum_norm(
-    x, added, bias, gain, shift, total, y, statistics, rows, epsilon,
-    ADDED: tl.constexpr, BIASED: tl.constexpr, SHIFTED: tl.constexpr, RMS: tl.constexpr, WIDTH: tl.constexpr,
-    R: tl.constexpr, D: tl.constexpr,
+    x, added, bias, gain, shift, factor, total, y, statistics, rows, epsilon,
+    ADDED: tl.constexpr, BIASED: tl.constexpr, SHIFTED: tl.constexpr, TIMES: tl.constexpr, RMS: tl.constexpr,
+    WIDTH: tl.constexpr, R: tl.constexpr, D: tl.constexpr,
 ):  # fmt: skip
-    """total = x + added + bias, y = norm(total); statistics [2 rows] are means, and reciprocals of deviations."""
+    """total = x + added + bias, y = norm(total), where TIMES the one factor; statistics [2 rows] are means, and
+    reciprocals of deviations."""
     row = tl.program_id(0) * R + tl.arange(0, R)
     column = tl.arange(0, D)
     within = column < WIDTH
@@ -41,17 +44,24 @@ def sum_norm(
     made = z * rate[:, None] * tl.load(gain + column, mask=within, other=0.0).to(tl.float32)[None, :]
     if SHIFTED:
         made += tl.load(shift + column, mask=within, other=0.0).to(tl.float32)[None, :]
+    if TIMES:
+        made *= tl.load(factor)
     tl.store(y + at, made.to(y.dtype.element_ty), mask=inside)
 
 
 @triton.jit
 def sum_norm_back(
-    of_total, of_y, total, statistics, gain, of_x, of_added, sums, rows,
-    HANDED: tl.constexpr, ADDED: tl.constexpr, RMS: tl.constexpr, WIDTH: tl.constexpr, R: tl.constexpr,
-    D: tl.constexpr, STAGES: tl.constexpr,
+    of_total, of_y, factors, total, statistics, gain, reach, of_x, of_added, scales, sums, rows,
+    HANDED: tl.constexpr, TIMES: tl.constexpr, ADDED: tl.constexpr, SCALED: tl.constexpr, RMS: tl.constexpr,
+    WIDTH: tl.constexpr, R: tl.constexpr, D: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """of_x = of_total + slope of the norm, and the same narrow; sums [programs 3 WIDTH] over rows of of_y · normed
-    (the gain's), of_y (the shift's) and of_x (a bias's)."""
+    (the gain's), of_y (the shift's) and of_x (a bias's).
+
+    TIMES: each row of of_y is taken times its factor. SCALED: the narrow one has 8 bits, each row over a power of two.
+    Of each row scales [3 rows] are this power, then that of a bound of its products with columns of length `reach`, and
+    the first over the second.
+    """
     column = tl.arange(0, D)
     within = column < WIDTH
     scale = tl.load(gain + column, mask=within, other=0.0).to(tl.float32)[None, :]
@@ -68,6 +78,8 @@ def sum_norm_back(
         if HANDED:  # read early, so that all is on its way at once
             passed = tl.load(of_total + at, mask=inside, other=0.0).to(tl.float32)
         rate = tl.load(statistics + rows + row, mask=there, other=0.0)[:, None]
+        if TIMES:
+            slope *= tl.load(factors + row, mask=there, other=0.0)[:, None]
         if not RMS:
             mean = tl.load(statistics + row, mask=there, other=0.0)[:, None]
             normed = tl.where(inside, normed - mean, 0.0)
@@ -83,8 +95,18 @@ def sum_norm_back(
             made += passed
         tl.store(of_x + at, made.to(of_x.dtype.element_ty), mask=inside)
         if ADDED:
-            tl.store(of_added + at, made.to(of_added.dtype.element_ty), mask=inside)
             of_bias += made
+            if SCALED:
+                made = tl.where(within[None, :], made, 0.0)
+                largest = tl.max(made.to(tl.int32, bitcast=True) & 0x7FFFFFFF, 1)  # by bits: no number is above all
+                strange = largest >= 0x7F800000
+                inverse, power = powers(tl.where(strange, 0, largest).to(tl.float32, bitcast=True), strange)
+                one_over, bound = powers(tl.sqrt(tl.sum(made * made, 1)) * tl.load(reach), strange)
+                tl.store(scales + row, power, mask=there)
+                tl.store(scales + rows + row, bound, mask=there)
+                tl.store(scales + 2 * rows + row, power * one_over, mask=there)
+                made *= inverse[:, None]
+            tl.store(of_added + at, made.to(of_added.dtype.element_ty), mask=inside)
     kept = sums + tl.program_id(0).to(tl.int64) * 3 * WIDTH + column
     tl.store(kept, tl.sum(of_gain, 0), mask=within)
     tl.store(kept + WIDTH, tl.sum(of_shift, 0), mask=within)

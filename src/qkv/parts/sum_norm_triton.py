@@ -25,14 +25,18 @@ class Backward(NamedTuple):
 
 
 BACKWARD = Backward()
+ROUNDED = Backward(at_once=4)  # which takes more registers, where gradients are rounded to 8 bits
 SUMMED = 64, 16  # programs and columns at a time, where what they kept is added up
 
 
 def sum_norm(
     x: Tensor, added: Tensor | None, bias: Tensor | None, gain: Tensor, shift: Tensor | None, epsilon: float,
-    rms: bool, total: Tensor, y: Tensor, statistics: Tensor,
+    rms: bool, total: Tensor, y: Tensor, statistics: Tensor, factor: Tensor | None = None,
 ) -> None:  # fmt: skip
-    """Fills total = x + added + bias, y = norm(total), and statistics [2 …], which the way back reads. [… d]"""
+    """Fills total = x + added + bias, y = norm(total), and statistics [2 …], which the way back reads. [… d]
+
+    With a factor, one number, y is taken times it.
+    """
     rows, width = x.shape[:-1].numel(), x.shape[-1]
     if not rows:
         return
@@ -43,12 +47,12 @@ def sum_norm(
         (-(-rows // together), 1),
         (
             x, x if added is None else added, gain if bias is None else bias, gain, gain if shift is None else shift,
-            total, y, statistics,
+            gain if factor is None else factor, total, y, statistics,
         ),
         (rows, epsilon),
         {
-            "ADDED": added is not None, "BIASED": bias is not None, "SHIFTED": shift is not None, "RMS": rms,
-            "WIDTH": width, "R": together, "D": wide,
+            "ADDED": added is not None, "BIASED": bias is not None, "SHIFTED": shift is not None,
+            "TIMES": factor is not None, "RMS": rms, "WIDTH": width, "R": together, "D": wide,
         },
         num_warps=_warps(together * wide, EACH),
     )  # fmt: skip
@@ -56,9 +60,14 @@ def sum_norm(
 
 def sum_norm_back(
     of_total: Tensor | None, of_y: Tensor, total: Tensor, statistics: Tensor, gain: Tensor, rms: bool, of_x: Tensor,
-    of_added: Tensor | None, sums: Tensor, how: Backward = BACKWARD,
+    of_added: Tensor | None, sums: Tensor, how: Backward = BACKWARD, factors: Tensor | None = None,
+    reach: Tensor | None = None, scales: Tensor | None = None,
 ) -> None:  # fmt: skip
-    """Fills of_x and of_added [… d], and sums [3 d]: gradients of gain, shift and bias."""
+    """Fills of_x and of_added [… d], and sums [3 d]: gradients of gain, shift and bias.
+
+    With factors […] each row of of_y is taken times its own. With scales [3 …], which it fills too, of_added is in 8
+    bits, each row over a power of two of its own.
+    """
     rows, width = total.shape[:-1].numel(), total.shape[-1]
     if not rows:
         sums.zero_()
@@ -72,13 +81,14 @@ def sum_norm_back(
         programs.sum_norm_back,
         (many, 1),
         (
-            total if of_total is None else of_total, of_y, total, statistics, gain, of_x,
-            of_x if of_added is None else of_added, kept,
+            total if of_total is None else of_total, of_y, gain if factors is None else factors, total, statistics,
+            gain, gain if reach is None else reach, of_x, of_x if of_added is None else of_added,
+            kept if scales is None else scales, kept,
         ),
         (rows,),
         {
-            "HANDED": of_total is not None, "ADDED": of_added is not None, "RMS": rms, "WIDTH": width, "R": together,
-            "D": wide, "STAGES": how.stages,
+            "HANDED": of_total is not None, "TIMES": factors is not None, "ADDED": of_added is not None,
+            "SCALED": scales is not None, "RMS": rms, "WIDTH": width, "R": together, "D": wide, "STAGES": how.stages,
         },
         num_warps=_warps(together * wide, how.each),
     )  # fmt: skip

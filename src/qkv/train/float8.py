@@ -5,7 +5,8 @@ rounded to 8 bits, row by row (`float8_rows.py`). Under a compiler that is part 
 which then writes half the bytes; elsewhere it is a program of one pass. What waits for the way back is held in 8 bits
 too. There hardware wants all matrices with the numbers of a sum side by side: what was rounded by rows is turned, and a
 bias gets its gradient in the same pass. A feed-forward is one function (`float8_feed_forward.py`), and so are joined
-maps (`float8_maps.py`), whose gradients come apart.
+maps (`float8_maps.py`), whose gradients come apart. Where all parts of a stack are known, all from one attention to the
+next is one (`float8_stream.py`), with nothing to compile.
 
 DIFFERS [micikevicius2022]: scales are those of rows, and powers of two; gradients have 4 bits of exponent like all
 else, which is range enough for one row, and 3 of mantissa.
@@ -30,7 +31,9 @@ from qkv.parts.block import Block
 from qkv.parts.context import Context
 from qkv.parts.feedforward import MLP, programmed_name
 from qkv.parts.linear import JoinedLinear
+from qkv.parts.stack import Stack
 from qkv.train.float8_feed_forward import float8_feed_forward
+from qkv.train.float8_known import way_of
 from qkv.train.float8_maps import float8_joined, float8_linear
 
 MULTIPLE = 16  # of all three sizes, which the hardware wants
@@ -65,9 +68,15 @@ def float8_products(model: nn.Module) -> Iterator[None]:
     apart = [each for each in joined if 1 < len(each.outputs) < 4 and _all_fit(each.outputs.values())]
     for several in apart:
         several.forward = partial(_apart, several, several.forward)  # type: ignore[method-assign]
+    narrowed = {each: each.forward for each in (*whole, *single, *apart)}
+    stacks = [module for module in model.modules() if type(module) is Stack]
+    for stack in stacks:
+        stack.__dict__["in_eight_bits"] = way_of(stack, narrowed, MULTIPLE)
     try:
         yield
     finally:
+        for stack in stacks:
+            del stack.__dict__["in_eight_bits"]
         for each in (*whole, *single, *apart):
             del each.forward
         for several in joined:

@@ -10,16 +10,7 @@ import triton
 import triton.language as tl
 
 from qkv.parts.activation_programs import activated, slope
-
-
-@triton.jit
-def powers(largest, strange):
-    """1 over the power of two of each row, and the power: not a number, where something in a row is strange."""
-    # 448 is 1.75 · 2⁸: a mantissa above 1.75 takes the next power. The least is 2⁻⁵⁸.
-    power = ((largest.to(tl.int32, bitcast=True) + 0x1FFFFF) & 0x7F800000) - (8 << 23)
-    power = tl.maximum(power, (127 - 58) << 23)
-    scale = tl.where(strange, float("nan"), power.to(tl.float32, bitcast=True))
-    return (0x7F000000 - power).to(tl.float32, bitcast=True), scale
+from qkv.parts.power_programs import powers
 
 
 @triton.jit
@@ -48,13 +39,11 @@ def round_rows(x, narrow, scales, rows, width, stride, R: tl.constexpr, N: tl.co
 
 @triton.jit
 def held_part(x, row, rows, stride, W: tl.constexpr, N: tl.constexpr):
-    """Rows [R N] of one matrix of width W, their largest finite numbers, and whether there are others."""
+    """Rows [R N] of one matrix of width W, and their sizes by bits, which order what is no number above all others."""
     column = tl.arange(0, N)[None, :]
     there = (row < rows)[:, None] & (column < W)
     part = tl.load(x + row[:, None] * stride + column, mask=there, other=0.0)
-    size = tl.abs(part.to(tl.float32))
-    finite = size < float("inf")
-    return part, tl.max(tl.where(finite, size, 0.0), 1), tl.max(tl.where(finite, 0, 1), 1)
+    return part, part.to(tl.float32).to(tl.int32, bitcast=True) & 0x7FFFFFFF
 
 
 @triton.jit
@@ -75,13 +64,15 @@ def round_side_by_side(
     both: the scales times those of another matrix; top: the largest of these, by its bits.
     """
     row = tl.program_id(0).to(tl.int64) * R + tl.arange(0, R)
-    part_a, largest, strange = held_part(a, row, rows, stride_a, A, N)
-    part_b, largest_b, strange_b = held_part(b, row, rows, stride_b, B, N)
-    largest, strange = tl.maximum(largest, largest_b), tl.maximum(strange, strange_b)
+    part_a, size = held_part(a, row, rows, stride_a, A, N)
+    part_b, size_b = held_part(b, row, rows, stride_b, B, N)
+    size = tl.maximum(size, size_b)
     if C:
-        part_c, largest_c, strange_c = held_part(c, row, rows, stride_c, C, N)
-        largest, strange = tl.maximum(largest, largest_c), tl.maximum(strange, strange_c)
-    inverse, scale = powers(largest, strange > 0)
+        part_c, size_c = held_part(c, row, rows, stride_c, C, N)
+        size = tl.maximum(size, size_c)
+    largest = tl.max(size, 1)
+    strange = largest >= 0x7F800000
+    inverse, scale = powers(tl.where(strange, 0, largest).to(tl.float32, bitcast=True), strange)
     store_part(narrow, part_a, inverse, row, rows, 0, A + B + C, A, N)
     store_part(narrow, part_b, inverse, row, rows, A, A + B + C, B, N)
     if C:
@@ -89,8 +80,9 @@ def round_side_by_side(
     tl.store(scales + row, scale, mask=row < rows)
     scale *= tl.load(others + row, mask=row < rows, other=0.0)
     tl.store(both + row, scale, mask=row < rows)
-    bits = scale.to(tl.int32, bitcast=True) & 0x7FFFFFFF
-    tl.atomic_max(top, tl.max(tl.where(row < rows, bits, 0), 0))
+    bits = tl.max(tl.where(row < rows, scale.to(tl.int32, bitcast=True) & 0x7FFFFFFF, 0), 0)
+    if bits > tl.load(top):  # mostly it has been met before, and is not waited for
+        tl.atomic_max(top, bits)
 
 
 @triton.jit
@@ -133,9 +125,14 @@ def turn(
 
 @triton.jit
 def round_activated(
-    z, inverses, narrow, turned, rows, width, ACTIVATION: tl.constexpr, R: tl.constexpr, N: tl.constexpr
-):
-    """activation(z), each row times its inverse, in 8 bits by rows and by columns. Tiles are those of `turn`."""
+    z, inverses, again, narrow, turned, rows, width, step,
+    ACTIVATION: tl.constexpr, R: tl.constexpr, N: tl.constexpr,
+):  # fmt: skip
+    """activation(z), each row times its inverse, in 8 bits by rows and by columns. Tiles are those of `turn`.
+
+    With step 0 there is one inverse for all rows. `again` are the same inverses: what is rounded for a column must not
+    be what is rounded for a row, or ptxas 12.8 reads it before it is there (a word of two such halves is made late).
+    """
     four = tl.program_id(0).to(tl.int64) * R + tl.arange(0, R)
     column = tl.program_id(1) * N + tl.arange(0, N)
     there = four < rows // 4
@@ -144,10 +141,12 @@ def round_activated(
     together = tl.zeros([R, N], tl.int32)
     for i in tl.static_range(4):
         wide = activated(tl.load(z + place + i * width, mask=inside, other=0.0).to(tl.float32), ACTIVATION)
-        inverse = tl.load(inverses + four * 4 + i, mask=there, other=0.0)
-        x = (wide * inverse[:, None]).to(tl.float8e4nv).to(tl.int8, bitcast=True)
-        tl.store(narrow + place + i * width, x, mask=inside)
-        together |= x.to(tl.uint8, bitcast=True).to(tl.int32) << (8 * i)
+        inverse = tl.load(inverses + (four * 4 + i) * step, mask=there, other=0.0)
+        by_row = (wide * inverse[:, None]).to(tl.float8e4nv).to(tl.int8, bitcast=True)
+        tl.store(narrow + place + i * width, by_row, mask=inside)
+        inverse = tl.load(again + (four * 4 + i) * step, mask=there, other=0.0)
+        x = (wide * inverse[:, None]).to(tl.float8e4nv).to(tl.uint8, bitcast=True)
+        together |= x.to(tl.int32) << (8 * i)
     across = turned + column.to(tl.int64)[:, None] * (rows // 4) + four[None, :]
     tl.store(across, tl.trans(together), mask=(column < width)[:, None] & there[None, :])
 

@@ -32,6 +32,16 @@ def rounded(x: Tensor) -> tuple[Tensor, Tensor]:
     return (wide * inverse).to(NARROW), scale
 
 
+def both_ways(x: Tensor, inverse: Tensor) -> tuple[Tensor, Tensor]:
+    """x times one number, in 8 bits: (by rows [m k]; by columns [k m])"""
+    if runs_our_own(x):
+        from qkv.train import float8_triton
+
+        return float8_triton.activated(x, inverse, "")
+    narrow = (x.detach().float() * inverse).to(NARROW)
+    return narrow, narrow.t().contiguous()
+
+
 def rounded_side_by_side(parts: Sequence[Tensor], others: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Two or three matrices as if they were one: (in 8 bits [m k]; scales of rows [m 1]; these times `others` [m 1];
     the largest of those)
@@ -51,9 +61,9 @@ def powers(largest: Tensor) -> tuple[Tensor, Tensor]:
     # least power is 2⁻⁵⁸, so that the product of two stays a normal number. (Numbers with a name would be inputs of
     # compiled code, which torch cannot share between several of these.)
     power = (((largest.view(torch.int32) + 0x1FFFFF) & 0x7F800000) - (8 << 23)).clamp(min=(127 - 58) << 23)
-    # A number that is not finite makes its row so: the update is skipped for it.
-    scale = torch.where(largest < float("inf"), power.view(torch.float32), float("nan"))
-    return (0x7F000000 - power).view(torch.float32), scale
+    # A number that is not finite makes its row so: the update is skipped for it. (`where` would copy a number to the
+    # device, which cannot be recorded.)
+    return (0x7F000000 - power).view(torch.float32), power.view(torch.float32) + (largest - largest)
 
 
 def turned(

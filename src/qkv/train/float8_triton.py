@@ -16,6 +16,8 @@ from qkv.parts.attention.kernels.launch_triton import launch
 from qkv.train import float8_programs as programs
 
 AT_ONCE = 4096  # numbers that a program rounds in one step
+BESIDE = 1024  # columns of each part that a program holds at once
+EACH = 16  # of them that a thread holds
 
 
 class Tile(NamedTuple):
@@ -55,7 +57,7 @@ def rounded_side_by_side(parts: Sequence[Tensor], others: Tensor) -> tuple[Tenso
     narrow = torch.empty(rows, width, dtype=torch.float8_e4m3fn, device=others.device)
     scales, both, top = torch.empty_like(others), torch.empty_like(others), others.new_zeros(())
     columns = triton.next_power_of_2(max(widths))
-    together = max(1, AT_ONCE // columns)
+    together = max(1, BESIDE // columns)
     three = [*parts, parts[-1]][:3]
     launch(
         programs.round_side_by_side,
@@ -63,7 +65,7 @@ def rounded_side_by_side(parts: Sequence[Tensor], others: Tensor) -> tuple[Tenso
         (*three, others, narrow.view(torch.int8), scales, both, top.view(torch.int32)),
         (rows, *(each.stride(0) for each in three)),
         {**dict(zip("ABC", [*widths, 0], strict=False)), "R": together, "N": columns},
-        num_warps=8,
+        num_warps=min(8, max(1, together * columns // (32 * EACH))),
     )
     return narrow, scales, both, top
 
@@ -99,8 +101,8 @@ def activated(z: Tensor, inverse: Tensor, name: str) -> tuple[Tensor, Tensor]:
     launch(
         programs.round_activated,
         (triton.cdiv(rows, ACTIVATE.rows), triton.cdiv(width, ACTIVATE.columns)),
-        (z, inverse, narrow.view(torch.int8), across.view(torch.int32)),
-        (rows, width),
+        (z, inverse, inverse, narrow.view(torch.int8), across.view(torch.int32)),
+        (rows, width, 0 if inverse.numel() == 1 else 1),
         {"ACTIVATION": name, "R": ACTIVATE.rows // 4, "N": ACTIVATE.columns},
         num_warps=ACTIVATE.warps,
     )

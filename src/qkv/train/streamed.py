@@ -79,7 +79,12 @@ def streamed(stack: Stack, compiled: dict[nn.Module, Inside]) -> Forward:
 
     def forward(x: Tensor, ctx: Context) -> Tensor:
         as_found = all(block.__dict__.get("forward") is own.get(block, block) for block in stack.blocks)
-        if not as_found or not _learns_narrow(x, ctx) or not _is_known(stack, x):
+        if not as_found or not _learns_narrow(x, ctx):
+            return Stack.forward(stack, x, ctx)
+        in_eight_bits = stack.__dict__.get("in_eight_bits")  # by `float8_products`
+        if in_eight_bits is not None and (found := in_eight_bits(x, ctx)) is not None:
+            return cast(Tensor, found)
+        if not _is_known(stack, x):
             return Stack.forward(stack, x, ctx)
         ctx = stack._with_bias(ctx)
         blocks: list[Any] = [stack.blocks[number] for number in stack.order]
@@ -119,9 +124,9 @@ def _is_known(stack: Stack, x: Tensor) -> bool:
     blocks = list(stack.blocks)
     return (
         len(blocks) > 0
-        and (stack.norm is None or _is_plain_norm(stack.norm, x))
+        and (stack.norm is None or is_plain_norm(stack.norm, x))
         and all(type(block) is Block and len(block._modules) > 0 for block in blocks)
-        and not any(_watched(module) for block in blocks for module in block.modules())
+        and not any(watched(module) for block in blocks for module in block.modules())
         and all(_step_is_known(step, x) for block in blocks for step in block.children())
     )
 
@@ -139,18 +144,18 @@ def _step_is_known(step: Any, x: Tensor) -> bool:
     as_written = type(first) is known and is_itself(first) and "together" not in first.__dict__  # by others: in 8 bits
     last = _last_map(step.mixer)
     plain = type(last) is nn.Linear and is_itself(last) and type(last.weight) is nn.Parameter
-    return as_written and plain and last.weight.device == x.device and _is_plain_norm(step.norm, x)
+    return as_written and plain and last.weight.device == x.device and is_plain_norm(step.norm, x)
 
 
-def _is_plain_norm(norm: nn.Module, x: Tensor) -> bool:
-    if type(norm) not in (LayerNorm, RMSNorm) or not is_itself(norm) or _watched(norm):
+def is_plain_norm(norm: nn.Module, x: Tensor) -> bool:
+    if type(norm) not in (LayerNorm, RMSNorm) or not is_itself(norm) or watched(norm):
         return False
     held = [each for each in norm._parameters.values() if each is not None]
     plain = all(type(each) is nn.Parameter and each.dtype == x.dtype and each.device == x.device for each in held)
     return plain and bool(held) and all(each.shape == x.shape[-1:] and each.is_contiguous() for each in held)
 
 
-def _watched(module: nn.Module) -> bool:
+def watched(module: nn.Module) -> bool:
     own = module.__dict__
     hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
     return any(own[name] for name in hooks)

@@ -146,10 +146,13 @@ class Attention(MultiHead):
     def projected(self, x: Tensor, ctx: Context) -> tuple[Tensor, Tensor, Tensor]:
         """Queries [b h s d], keys [b g s d] and values [b g s e] of the stream, turned by their positions."""
         placed = ctx.position_vectors
-        q, k, v = self.project(x) if placed is None else self.project.with_last_of(x + placed, x)
+        return self._in_heads(self.project(x) if placed is None else self.project.with_last_of(x + placed, x), ctx)
+
+    def _in_heads(self, maps: tuple[Tensor, ...], ctx: Context) -> tuple[Tensor, Tensor, Tensor]:
+        q, k, v = maps
         q, k, v = heads_of(q, self.heads), heads_of(k, self.key_value_heads), heads_of(v, self.key_value_heads)
         if self.rotary is not None:
-            positions = ctx.position_ids(x.device)
+            positions = ctx.position_ids(q.device)
             q, k = self.rotary(q, positions), self.rotary(k, positions)
         return q, k, v
 
@@ -164,12 +167,18 @@ class Attention(MultiHead):
             if suits_learning(x, shape, x.shape[1], mask):
                 scale = self.key_width**-0.5 if self.scale is None else self.scale
                 return attend_joined(*self.project.with_bias_apart(x), self.heads, mask, scale)
-        q, k, v = self.projected(x, ctx)
+        return self._hidden_of_heads(*self.projected(x, ctx), ctx)
+
+    def hidden_of_maps(self, maps: tuple[Tensor, ...], ctx: Context) -> Tensor:
+        """The same, of what `project` has made of the stream. [b s h·d], [b s g·d], [b s g·e] → [b s h·e]"""
+        return self._hidden_of_heads(*self._in_heads(maps, ctx), ctx)
+
+    def _hidden_of_heads(self, q: Tensor, k: Tensor, v: Tensor, ctx: Context) -> Tensor:
         keys = ctx.tokens
         if ctx.cache is not None:
             k, v = ctx.cache.extend(self, k, v)
             keys = ctx.cache.keys(ctx.tokens)
-        return self.heads_read(q, k, v, ctx.mask(self.visibility, ctx.tokens, keys, x.device), ctx.bias, ctx)
+        return self.heads_read(q, k, v, ctx.mask(self.visibility, ctx.tokens, keys, q.device), ctx.bias, ctx)
 
     def _reads_joined(self, x: Tensor, ctx: Context) -> bool:
         """Whether queries, keys and values are attended to as their one product made them, and learned."""
