@@ -25,8 +25,7 @@
 // Given by #define: ROWS WIDTH HEADS GROUPS HEAD_WIDTH HIDDEN VOCABULARY LAYERS BLOCKS; WIDTH_PIECES
 // ATTENDED_PIECES HIDDEN_PIECES (of a row of each width); STAGE (bytes of a slot) STAGES UNDER_WAY (slots that are
 // waited for at a time) KEPT (slots of a cache in a unit) SHARES (of a head's slots, at most) LEAST (slots of a share,
-// where there are several) PROBED (words, in fours, that a thread waits for before it asks for the rest) WARPS; RMS
-// GATED ACTIVATION ROTARY PLACED GAP_FROM GAP_TO; TIMED (0, or 1 + the block that notes when it does what).
+// where there are several) WARPS; RMS GATED ACTIVATION ROTARY PLACED GAP_FROM GAP_TO; TIMED (0, or 1 + the block that notes when it does what).
 
 typedef unsigned char u8;
 typedef unsigned short u16;
@@ -364,7 +363,6 @@ struct Block {
     template <int COUNT, class At, class Wanted>
     __device__ __forceinline__ void await(uint4 (&v)[COUNT], At at, Wanted wanted) {
         forget(v);
-        if (PROBED > 0) until([&] { return ask_for(v, at, [&](int p) { return p < PROBED && wanted(p); }); });
         until([&] { return ask_for(v, at, wanted); });
     }
 

@@ -28,9 +28,8 @@ TALL = 4  # rows of a matrix in a slot of the ring
 LONGEST = 2048  # inputs of a row in a slot; longer rows come in pieces
 KEPT = 32  # slots of a cache in a slot of the ring
 MOST_SHARES = 8  # of a head's slots
-LEAST = 128  # slots of a share, where there are several
-UNDER_WAY = 72 * 1024  # bytes that a block waits for at a time: enough for all of memory's speed
-PROBED = 0  # words, in fours, that a thread waits for before it asks for all it needs
+LEAST = 256  # slots of a share, where there are several
+UNDER_WAY = 48 * 1024  # bytes that a block waits for at a time: enough for all of memory's speed
 FEWEST, MOST = 4, 64  # slots that make a ring
 LINE = 32  # words that lie together
 COLUMNS = 16  # of the table of pointers
@@ -142,7 +141,7 @@ class SingleStep(FusedStep):
             "LAYERS": len(plan.layers), "BLOCKS": self.blocks, "WIDTH_PIECES": room.pieces[0],
             "ATTENDED_PIECES": room.pieces[1], "HIDDEN_PIECES": room.pieces[2], "STAGE": room.stage,
             "STAGES": room.stages, "KEPT": min(KEPT, room.stage // (4 * self.head_width)),
-            "SHARES": self.single_shares, "LEAST": LEAST, "WARPS": WARPS, "PROBED": PROBED,
+            "SHARES": self.single_shares, "LEAST": LEAST, "WARPS": WARPS,
             "UNDER_WAY": max(1, min(UNDER_WAY // room.stage, room.stages)),
             "RMS": int(plan.norm.rms), "GATED": int(first.gated), "ACTIVATION": ACTIVATIONS.index(first.activation),
             "ROTARY": int(first.attention.rotary is not None), "PLACED": int(plan.places is not None),
