@@ -20,6 +20,7 @@ from qkv.generate.straight import straight
 from qkv.parts.context import Context
 from qkv.parts.heads import LogitHead, TiedHead
 from qkv.parts.linear import JoinedLinear
+from qkv.parts.modes import answering
 from qkv.train.parallel.pieces import is_divided
 
 ROWS = 64  # the number of rows packed for; the arrangement it gives serves fewer and more as well
@@ -113,12 +114,8 @@ class Ready(Generic[Decodes]):
             if self._packed is None or self._packed[0] != weights:
                 self._packed = (weights, prepare(model))
             ready = self._packed[1]
-        training = model.training
-        model.eval()  # prepare gives the model itself where it cannot pack
-        try:
+        with answering(model):  # prepare gives the model itself where it cannot pack
             yield ready
-        finally:
-            model.train(training)
 
 
 def _signs_of_change(model: nn.Module) -> list[object]:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from qkv.data.ahead import prefetched
 from qkv.errors import QkvError
+from qkv.parts.modes import answering
 
 Name = TypeVar("Name")
 Given = TypeVar("Given")
@@ -52,16 +53,14 @@ def refuse_nan(seen: Iterable[Tensor]) -> None:
 @contextmanager
 def at_rest(model: nn.Module) -> Iterator[Watch]:
     """The model without dropout and gradients; it is given back as it was. An answer that is no number is an error."""
-    training, watch = model.training, Watch()
-    model.eval()
+    watch = Watch()
     watched = model.register_forward_hook(lambda _, given, answer: watch.look(answer))
     try:
-        with torch.inference_mode():
+        with answering(model), torch.inference_mode():
             yield watch
             refuse_nan(watch.taken())
     finally:
         watched.remove()
-        model.train(training)
 
 
 class OnItsWay:
