@@ -1,7 +1,7 @@
 """Attention of long rows that see everything or the past, on Hopper GPUs. [dao2022 alg.1]
 
 The vendors' kernels leave the tensor cores idle while they make weights of scores; this one lets groups of warps take
-turns, as FlashAttention-3 does (Shah et al., 2024).
+turns. [shah2024 alg.1]
 """
 
 from __future__ import annotations
