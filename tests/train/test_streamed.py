@@ -74,12 +74,9 @@ def waiting(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
 
 @contextmanager
 def in_stream(model: Any) -> Iterator[None]:
-    stack = model.stack
-    stack.forward = streamed.streamed(stack, {block: MethodType(streamed.inside, block) for block in stack.blocks})
-    try:
+    with streamed.streamed_stacks(model):
         yield
-    finally:
-        del stack.forward
+    assert "forward" not in model.stack.__dict__
 
 
 def answers(model: nn.Module, given: Tensor) -> tuple[Tensor, dict[str, Tensor | None]]:

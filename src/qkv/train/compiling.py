@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from types import MethodType
 from typing import Any
 
 import torch
@@ -12,8 +11,7 @@ from torch import Tensor, nn
 from qkv.parts.attention.kernels.choose import LONG
 from qkv.parts.block import Block
 from qkv.parts.context import Context
-from qkv.parts.stack import Stack
-from qkv.train.streamed import inside, streamed
+from qkv.train.streamed import streamed_stacks
 
 MAKES = 64  # of blocks that differ in their parts, or in what the pass knows (no padding, evaluation): compiled each
 
@@ -28,17 +26,13 @@ def compiled_blocks(model: nn.Module, *, dynamic: bool | None = True) -> Iterato
     read them, where they can (`streamed.py`).
     """
     compiled = compile_blocks(model, dynamic=dynamic)
-    stacks = [module for module in model.modules() if type(module) is Stack and _holds_blocks(module)]
-    for stack in stacks:
-        ways = {each: MethodType(inside, each) for each in stack.blocks}
-        stack.forward = streamed(  # type: ignore[method-assign,assignment]
-            stack, {each: _with_own_page(torch.compile(way, dynamic=dynamic)) for each, way in ways.items()}
-        )
+    streams = streamed_stacks(model, lambda way: _with_own_page(torch.compile(way, dynamic=dynamic)))
     try:
-        with torch._dynamo.config.patch(recompile_limit=MAKES):  # beyond which torch leaves blocks uncompiled
+        # Beyond that limit torch leaves blocks uncompiled.
+        with streams, torch._dynamo.config.patch(recompile_limit=MAKES):
             yield
     finally:
-        for module in [*compiled, *stacks]:
+        for module in compiled:
             del module.forward
 
 
@@ -50,11 +44,6 @@ def compile_blocks(model: nn.Module, *, dynamic: bool | None = True) -> list[nn.
     if not blocks:
         model.forward = torch.compile(model.forward, dynamic=dynamic)
     return blocks or [model]
-
-
-def _holds_blocks(stack: Stack) -> bool:
-    kinds = {type(each) for each in stack.blocks}
-    return kinds == {Block} and "forward" not in stack.__dict__
 
 
 def _with_own_page(compiled: Callable[..., Any]) -> Callable[..., Any]:

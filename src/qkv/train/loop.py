@@ -34,6 +34,7 @@ from qkv.train.session import WHAT_HELPS, Session
 from qkv.train.settings import TrainSettings
 from qkv.train.state import TrainResult
 from qkv.train.step import FlopCount, Stepper
+from qkv.train.streamed import streamed_stacks
 
 
 def train(
@@ -126,12 +127,17 @@ class _Loop:
         # Found once: to walk through a model takes a slow host longer than to launch some of its layers.
         self.drawn = [module for module in session.model.modules() if isinstance(module, RandomDirections)]
 
+    def _in_stream(self) -> AbstractContextManager[None]:
+        """On a GPU, where there are programs for it; elsewhere a stack runs as it is, and may be copied so."""
+        on_gpu = next(self.session.model.parameters()).is_cuda
+        return streamed_stacks(self.session.model) if on_gpu else nullcontext()
+
     def run_to_end(self) -> TrainResult:
         session, settings = self.session, self.settings
-        compiled = compiled_blocks(session.model) if settings.compile else nullcontext()
+        blocks = compiled_blocks(session.model) if settings.compile else self._in_stream()
         twice = recompute_blocks(session.model) if settings.recompute else nullcontext()
         narrow = float8_products(session.model) if settings.precision == "float8" else nullcontext()
-        with StopSignals() as signals, narrow, compiled, twice, deterministic_kernels(settings.deterministic):
+        with StopSignals() as signals, narrow, blocks, twice, deterministic_kernels(settings.deterministic):
             while True:
                 session.team.tell(session.stopwatch.seconds, signals.received)
                 received, improved = session.team.signal, False

@@ -16,7 +16,9 @@ Shapes: b rows, s slots, d width.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import MethodType
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -73,8 +75,29 @@ def inside(block: Block, x: Tensor, ctx: Context, read: Tensor, wanted: int | No
     return x, added
 
 
+@contextmanager
+def streamed_stacks(model: nn.Module, made: Callable[[Inside], Inside] | None = None) -> Iterator[None]:
+    """Inside, stacks of blocks run so, where they can; `made`: what is to be made of `inside` of a block first."""
+    stacks = [module for module in model.modules() if type(module) is Stack and _holds_blocks(module)]
+    for stack in stacks:
+        ways: dict[nn.Module, Inside] = {block: MethodType(inside, block) for block in stack.blocks}
+        if made is not None:
+            ways = {block: made(way) for block, way in ways.items()}
+        stack.forward = streamed(stack, ways)  # type: ignore[method-assign,assignment]
+    try:
+        yield
+    finally:
+        for stack in stacks:
+            del stack.forward
+
+
+def _holds_blocks(stack: Stack) -> bool:
+    kinds = {type(each) for each in stack.blocks}
+    return kinds == {Block} and "forward" not in stack.__dict__
+
+
 def streamed(stack: Stack, compiled: dict[nn.Module, Inside]) -> Forward:
-    """The way forward of a stack, given `inside` of each of its blocks, compiled."""
+    """The way forward of a stack, given `inside` of each of its blocks, which may be compiled."""
     own = {block: block.__dict__.get("forward") for block in stack.blocks}  # who replaces it is not passed by
 
     def forward(x: Tensor, ctx: Context) -> Tensor:
