@@ -10,9 +10,9 @@ from qkv.parts.attention.kernels.launch_triton import launch
 from qkv.parts.sum_norm_triton import of_programs
 
 COLUMNS = 256, 128, 64  # of a program, which are of one map
-NUMBERS = 4096  # at a time
-AT_ONCE = 7  # programs that a multiprocessor has
-WARPS = 4
+NUMBERS = 2048  # at a time
+AT_ONCE = 14  # programs that a multiprocessor has
+WARPS = 2
 STAGES = 3  # tiles of rows on their way
 
 
