@@ -19,7 +19,7 @@ from qkv.data.preprocessing import (
     Preprocessing,
     RoundedCentre,
     ShortestEdge,
-    _exact_parts,
+    exact_parts,
 )
 from qkv.data.preprocessing_files import preprocessing_from, preprocessing_from_timm
 from qkv.errors import QkvError
@@ -222,6 +222,6 @@ def test_what_was_normalised_can_be_undone() -> None:
 @pytest.mark.parametrize("scale", [1 / 255, 1 / 127.5, 1 / 256, 1.0, 1 / 127])
 def test_in_single_precision_two_parts_of_a_scale_give_what_double_precision_rounds_to(scale: float) -> None:
     pixels = torch.arange(256, dtype=torch.uint8)
-    parts = _exact_parts(scale)
+    parts = exact_parts(scale)
     assert parts is not None
     assert torch.equal((pixels * parts[0]).add_(pixels, alpha=parts[1]), (pixels.double() * scale).float())

@@ -51,8 +51,12 @@ def test_it_learns_as_a_linear_map_does(operators: list[str], frozen: str | None
     assert operators == ["there"]
     assert found.dtype == torch.bfloat16
     torch.testing.assert_close(found, expected)
-    right = torch.autograd.grad(expected, asked, above.to(expected.dtype))
-    torch.testing.assert_close(torch.autograd.grad(found, asked, above.to(found.dtype)), right)
+    right = dict(zip(asked, torch.autograd.grad(expected, asked, above.to(expected.dtype)), strict=True))
+    if weight.requires_grad:  # in as many bits as it is summed
+        rounded = above.to(found.dtype).double(), x.detach().to(found.dtype).double()
+        right[weight] = torch.einsum("bsn,bsk->nk", *rounded).float()
+    gradients = torch.autograd.grad(found, asked, above.to(found.dtype))
+    torch.testing.assert_close(gradients, tuple(right.values()))
     assert operators == ["there", "across"][: 1 if frozen == "x" else 2]
 
 
@@ -108,3 +112,7 @@ def test_on_a_gpu_products_are_torchs(
     torch.testing.assert_close(
         learned_map.mapped_across(above, weight).double(), above.double() @ weight.double(), **near
     )
+    gradient = learned_map.weight_gradient(above, x, wide=True)
+    assert gradient.dtype == torch.float32
+    torch.testing.assert_close(gradient.double(), above.double().T @ x.double(), atol=1e-3, rtol=1e-4)
+    assert learned_map.weight_gradient(above, x, wide=False).dtype == dtype

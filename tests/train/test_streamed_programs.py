@@ -29,7 +29,7 @@ from tests.models.small import perturb
 pytestmark = pytest.mark.slow
 
 THERE = {"activated_map": 1, "sum_norm": 1}
-BACK = {"map_times_slope": 1, "sum_norm_back": 1, "mapped_across": 3, "mm": 4}  # torch's are the gradients of weights
+BACK = {"map_times_slope": 1, "sum_norm_back": 1, "mapped_across": 3, "weight_gradient": 4}
 
 
 def _granted(device: torch.device) -> bool:

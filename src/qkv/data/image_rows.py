@@ -18,7 +18,6 @@ from torch import Tensor
 from qkv.data.augment.mixing import Mixing
 from qkv.data.augment.steps import Augmentation
 from qkv.data.plan import PlannedBatch
-from qkv.data.preprocessing import Normalise
 from qkv.data.rows import TensorBatch, seed_of, single
 from qkv.data.text_rows import with_filler
 from qkv.data.token_rows import Ints
@@ -44,8 +43,10 @@ class ImageBatch(TensorBatch):
         """The pictures in 8 bits, changed where they are to be. [b c h w]"""
         return self.pixels if self.augment is None else self.augment(self.pixels, draw)
 
-    def prepared(self, normalise: Normalise) -> PreparedImages:
+    def prepared(self, normalise: Callable[[Tensor], Tensor]) -> PreparedImages:
         """The pictures as a model reads them, changed and mixed where they are to be, on the device they are on.
+
+        What normalises them is a `Normalise`, or who does the same.
 
         Asked again, a batch gives the same: a teacher sees what its student sees.
         """

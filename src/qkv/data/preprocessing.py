@@ -141,7 +141,7 @@ class Normalise:
     def __call__(self, pixels: Tensor) -> Tensor:
         """[… c h w] uint8 → float32, on whatever device the pixels are."""
         # The products are rounded once from double precision, as the reference has them.
-        parts = _exact_parts(self.scale) if pixels.is_cuda and pixels.dtype == torch.uint8 else None
+        parts = exact_parts(self.scale) if pixels.is_cuda and pixels.dtype == torch.uint8 else None
         if parts is None:
             return self.of_values((pixels.double() * self.scale).float())
         high, low = parts
@@ -150,17 +150,17 @@ class Normalise:
     def of_values(self, values: Tensor) -> Tensor:
         """The same for what is scaled already. [… c h w] float32"""
         if any(self.mean):
-            values = values - _by_channel(self.mean, values.device)
-        return values if set(self.std) == {1.0} else values / _by_channel(self.std, values.device)
+            values = values - by_channel(self.mean, values.device)
+        return values if set(self.std) == {1.0} else values / by_channel(self.std, values.device)
 
     def undone(self, images: Tensor) -> Tensor:
         """Back to what was scaled and not yet normalised. [… c h w] float32"""
-        mean, std = (_by_channel(each, images.device) for each in (self.mean, self.std))
+        mean, std = (by_channel(each, images.device) for each in (self.mean, self.std))
         return images * std + mean
 
 
 @lru_cache(maxsize=64)
-def _exact_parts(scale: float) -> tuple[float, float] | None:
+def exact_parts(scale: float) -> tuple[float, float] | None:
     """Two parts of a number, of which p·high + p·low in float32 is p·scale rounded once, for all p of 8 bits.
 
     p·high is exact, for 16 bits are enough for it; None, should the sum for some p be rounded to another number.
@@ -176,7 +176,7 @@ def _exact_parts(scale: float) -> tuple[float, float] | None:
 
 
 @lru_cache(maxsize=64)
-def _by_channel(values: tuple[float, ...], device: torch.device) -> Tensor:
+def by_channel(values: tuple[float, ...], device: torch.device) -> Tensor:
     """[c 1 1] on a device, where it stays: to send it anew with every batch would make the device wait for it."""
     with torch.inference_mode(False):
         return torch.tensor(values, device=device)[:, None, None]

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from qkv.parts import product
-from qkv.parts.learned_map import mapped, mapped_across
+from qkv.parts.learned_map import learned_in_float32, mapped, mapped_across, weight_gradient
 from qkv.parts.precision import narrow_type
 from qkv.parts.programs import is_itself, runs_operators, runs_our_own
 
@@ -62,34 +62,41 @@ def feed_forward(x: Tensor, inner: nn.Linear, outer: nn.Linear, activation: str)
     """outer(activation(inner(x))), where it `fits_trained`. [... k] → [... k]"""
     dtype = narrow_type(x)
     rows = x.reshape(-1, x.shape[-1]).to(dtype)
-    y = _FeedForward.apply(rows, inner.weight.to(dtype), inner.bias, outer.weight.to(dtype), outer.bias, activation)
+    narrow = inner.weight.detach().to(dtype), outer.weight.detach().to(dtype)
+    y = _FeedForward.apply(rows, inner.weight, inner.bias, outer.weight, outer.bias, *narrow, activation)
     return y.view(*x.shape[:-1], -1)
 
 
 class _FeedForward(torch.autograd.Function):
-    """Hidden units before and after the activation are kept, as torch's operators do."""
+    """Hidden units before and after the activation are kept, as torch's operators do.
+
+    Weights are given as they learn, and `narrow`, as they are computed with.
+    """
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, outer: Tensor, outer_bias: Tensor | None, name: str
-    ) -> Tensor:
-        z, h = _both(x, weight, bias, name)
-        ctx.save_for_backward(x, weight, outer, z, h)
-        ctx.name = name
-        return mapped(h, outer, outer_bias)
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, outer: Tensor, outer_bias: Tensor | None,
+        narrow: Tensor, narrow_outer: Tensor, name: str,
+    ) -> Tensor:  # fmt: skip
+        z, h = _both(x, narrow, bias, name)
+        ctx.save_for_backward(x, narrow, narrow_outer, z, h)
+        ctx.name, ctx.wide = name, (learned_in_float32(weight, x), learned_in_float32(outer, x))
+        return mapped(h, narrow_outer, outer_bias)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, above: Tensor) -> tuple[Tensor | None, ...]:
-        x, weight, outer, z, h = ctx.saved_tensors
-        of_x, of_weight, of_bias, of_outer, of_outer_bias, _ = ctx.needs_input_grad
-        dz, sums = _times_slope(above, outer, z, ctx.name)
+        x, narrow, narrow_outer, z, h = ctx.saved_tensors
+        of_x, of_weight, of_bias, of_outer, of_outer_bias, *_ = ctx.needs_input_grad
+        dz, sums = _times_slope(above, narrow_outer, z, ctx.name)
         return (
-            mapped_across(dz, weight) if of_x else None,
-            dz.T @ x if of_weight else None,
+            mapped_across(dz, narrow) if of_x else None,
+            weight_gradient(dz, x, ctx.wide[0]) if of_weight else None,
             sums if of_bias else None,
-            above.T @ h if of_outer else None,
+            weight_gradient(above, h, ctx.wide[1]) if of_outer else None,
             above.sum(0, dtype=torch.float32) if of_outer_bias else None,
+            None,
+            None,
             None,
         )
 

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from qkv.errors import QkvError
 from qkv.parts.attention.visibility import Tokens
 from qkv.parts.context import Context
 from qkv.parts.in_place import norm_into, norm_is_known, only_answers
+from qkv.parts.programs import runs_our_own, unwatched
+
+ENOUGH = 1 << 20  # numbers of a gradient; with fewer, launching programs takes the host longer than they save
 
 
 class TokenEmbedding(nn.Module):
@@ -24,8 +30,32 @@ class TokenEmbedding(nn.Module):
         """[b s] → [b s d]"""
         if ids.device.type == "cpu" and not torch.compiler.is_compiling():  # elsewhere looking would make it wait
             check_ids(ids, len(self.weight))
-        x = F.embedding(ids, self.weight)
+        x = _Vectors.apply(ids, self.weight) if _learns_in_programs(ids, self.weight) else F.embedding(ids, self.weight)
         return x if self.scale == 1.0 else x * self.scale
+
+
+class _Vectors(torch.autograd.Function):
+    """`F.embedding`, whose gradient is summed by programs."""
+
+    @staticmethod
+    def forward(ctx: Any, ids: Tensor, weight: Tensor) -> Tensor:
+        ctx.save_for_backward(ids)
+        ctx.vocabulary = len(weight)
+        return F.embedding(ids, weight)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, above: Tensor) -> tuple[None, Tensor]:
+        from qkv.parts import embed_triton  # Triton comes with torch's builds for GPUs only
+
+        (ids,) = ctx.saved_tensors
+        return None, embed_triton.of_vectors(ids.flatten(), above.flatten(0, -2), ctx.vocabulary)
+
+
+def _learns_in_programs(ids: Tensor, weight: Tensor) -> bool:
+    """Whether a gradient is asked for that programs sum, and it pays."""
+    learns = torch.is_grad_enabled() and weight.requires_grad and weight.dtype == torch.float32
+    return learns and ids.numel() * weight.shape[1] >= ENOUGH and runs_our_own(weight) and unwatched(ids)
 
 
 class Embed(nn.Module):

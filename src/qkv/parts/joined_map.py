@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from qkv.parts.learned_map import mapped, mapped_across
+from qkv.parts.learned_map import learned_in_float32, mapped, mapped_across, weight_gradient
 from qkv.parts.precision import narrow_type
 from qkv.parts.programs import is_itself, runs_our_own, unwatched
 
@@ -48,29 +48,33 @@ def maps(x: Tensor, joined: JoinedLinear) -> tuple[Tensor, ...]:
     """Each of the maps, where they `fit`. [… k] → [… nᵢ] each"""
     dtype, bias = narrow_type(x), joined.whole_bias()
     assert bias is not None
-    rows, weight, sizes = x.reshape(-1, x.shape[-1]).to(dtype), joined.matrix().to(dtype), list(joined.outputs.values())
-    matrices, shifts = weight.detach().split(sizes), bias.detach().to(dtype).split(sizes)
-    found = _Maps.apply(rows, weight, bias, *matrices, *shifts)
+    rows, weight, sizes = x.reshape(-1, x.shape[-1]).to(dtype), joined.matrix(), list(joined.outputs.values())
+    narrow = weight.detach().to(dtype)
+    found = _Maps.apply(rows, weight, narrow, bias, *narrow.split(sizes), *bias.detach().to(dtype).split(sizes))
     return tuple([each.view(*x.shape[:-1], -1) for each in found])
 
 
 class _Maps(torch.autograd.Function):
-    """Its last arguments are the rows of each map and their biases, cut outside: compiled by torch 2.11, a function may
-    not give a tensor a second name (pytorch/180642)."""
+    """A weight is given as it learns and as it is computed with; the last arguments are the rows of each map and their
+    biases, cut outside: compiled by torch 2.11, a function may not give a tensor a second name (pytorch/180642)."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, *parts: Tensor) -> tuple[Tensor, ...]:
-        ctx.save_for_backward(x, weight)
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, narrow: Tensor, bias: Tensor, *parts: Tensor
+    ) -> tuple[Tensor, ...]:
+        ctx.save_for_backward(x, narrow)
+        ctx.wide = learned_in_float32(weight, x)
         maps = len(parts) // 2
         return tuple([mapped(x, parts[number], parts[maps + number]) for number in range(maps)])
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *above: Tensor) -> tuple[Tensor | None, ...]:
-        x, weight = ctx.saved_tensors
+        x, narrow = ctx.saved_tensors
         put = _side_by_side if unwatched(above[0]) else _side_by_side_operator
         whole, sums = put(list(above))
-        return mapped_across(whole, weight), whole.T @ x, sums, *[None for _ in range(2 * len(above))]
+        of_weight = weight_gradient(whole, x, ctx.wide)
+        return mapped_across(whole, narrow), of_weight, None, sums, *[None for _ in range(2 * len(above))]
 
 
 def _side_by_side(parts: list[Tensor]) -> tuple[Tensor, Tensor]:

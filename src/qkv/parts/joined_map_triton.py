@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from qkv.parts import joined_map_programs as programs
 from qkv.parts.attention.kernels.launch_triton import launch
-from qkv.parts.sum_norm_triton import of_programs
+from qkv.parts.sum_norm_triton import multiprocessors, of_programs
 
 COLUMNS = 256, 128, 64  # of a program, which are of one map
-NUMBERS = 4096  # at a time
-AT_ONCE = 7  # programs that a multiprocessor has
-WARPS = 4
+NUMBERS = 2048  # at a time
+AT_ONCE = 14  # programs that a multiprocessor has
+WARPS = 2
 STAGES = 3  # tiles of rows on their way
 
 
@@ -26,7 +25,7 @@ def side_by_side(parts: list[Tensor], whole: Tensor, sums: Tensor) -> None:
     widths = [*(part.shape[1] for part in parts), 0][:3]
     wide = next(size for size in COLUMNS if not any(width % size for width in widths))
     high, blocks = NUMBERS // wide, columns // wide
-    many = min(-(-rows // high), max(1, AT_ONCE * _multiprocessors(whole.device) // blocks))
+    many = min(-(-rows // high), max(1, AT_ONCE * multiprocessors(whole.device) // blocks))
     kept = sums.new_empty(many, columns)
     launch(
         programs.side_by_side,
@@ -37,7 +36,3 @@ def side_by_side(parts: list[Tensor], whole: Tensor, sums: Tensor) -> None:
         num_warps=WARPS,
     )
     of_programs(kept, sums)
-
-
-def _multiprocessors(device: torch.device) -> int:
-    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 2

@@ -16,7 +16,7 @@ from torch.autograd.function import once_differentiable
 
 from qkv.parts import product
 from qkv.parts.precision import narrow_type
-from qkv.parts.programs import runs_operators, runs_our_own
+from qkv.parts.programs import runs_operators, runs_our_own, unwatched
 
 LEAST = 1 << 24  # outputs of all rows; with fewer, tiles of ours leave multiprocessors idle
 NARROW = (torch.bfloat16, torch.float16)
@@ -28,7 +28,7 @@ def learned_map(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor
     if not _fits(x, weight):
         return F.linear(x, weight, bias)
     dtype = narrow_type(x)
-    y = _Map.apply(x.reshape(-1, x.shape[-1]).to(dtype), weight.to(dtype), bias)
+    y = _Map.apply(x.reshape(-1, x.shape[-1]).to(dtype), weight, weight.detach().to(dtype), bias)
     return y.view(*x.shape[:-1], -1)
 
 
@@ -46,18 +46,37 @@ def mapped_across(x: Tensor, weight: Tensor) -> Tensor:
     return (_across_at_once if runs_our_own(x) else _across_operator)(x, weight)
 
 
+def learned_in_float32(weight: Tensor, x: Tensor) -> bool:
+    """Whether the gradient of a weight is to be wider than what it is computed from."""
+    return weight.dtype == torch.float32 and x.dtype in NARROW
+
+
+def weight_gradient(above: Tensor, x: Tensor, wide: bool) -> Tensor:
+    """aboveᵀ x; a `wide` one in float32, as it is summed: no pass makes it so, and nothing is rounded between.
+
+    [m n] [m k] → [n k]
+    """
+    if not wide:
+        return above.T @ x
+    return (_wide_gradient if unwatched(x) else _wide_gradient_operator)(above, x)
+
+
 class _Map(torch.autograd.Function):
+    """A weight is given twice: as it learns, and as it is computed with."""
+
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        ctx.save_for_backward(x, weight)
-        return mapped(x, weight, bias)
+    def forward(ctx: Any, x: Tensor, weight: Tensor, narrow: Tensor, bias: Tensor | None) -> Tensor:
+        ctx.save_for_backward(x, narrow)
+        ctx.wide = learned_in_float32(weight, x)
+        return mapped(x, narrow, bias)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, above: Tensor) -> tuple[Tensor | None, ...]:
-        x, weight = ctx.saved_tensors
-        of_x, of_weight, _ = ctx.needs_input_grad
-        return mapped_across(above, weight) if of_x else None, above.T @ x if of_weight else None, None
+        x, narrow = ctx.saved_tensors
+        of_x, of_weight, _, _ = ctx.needs_input_grad
+        gradient = weight_gradient(above, x, ctx.wide) if of_weight else None
+        return mapped_across(above, narrow) if of_x else None, gradient, None, None
 
 
 def _mapped_at_once(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -68,8 +87,15 @@ def _across_at_once(x: Tensor, weight: Tensor) -> Tensor:
     return product.map_across(product.aligned(x), product.aligned(weight))
 
 
+def _wide_gradient(above: Tensor, x: Tensor) -> Tensor:
+    if not x.is_cuda:
+        return above.T.float() @ x.float()
+    return torch.mm(above.T, x, out_dtype=torch.float32)
+
+
 _mapped_operator = torch.library.custom_op("qkv::mapped", _mapped_at_once, mutates_args=())
 _across_operator = torch.library.custom_op("qkv::mapped_across", _across_at_once, mutates_args=())
+_wide_gradient_operator = torch.library.custom_op("qkv::weight_gradient", _wide_gradient, mutates_args=())
 
 
 @_mapped_operator.register_fake
@@ -80,6 +106,11 @@ def _(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 @_across_operator.register_fake
 def _(x: Tensor, weight: Tensor) -> Tensor:
     return x.new_empty(x.shape[0], weight.shape[1])
+
+
+@_wide_gradient_operator.register_fake
+def _(above: Tensor, x: Tensor) -> Tensor:
+    return x.new_empty(above.shape[1], x.shape[1], dtype=torch.float32)
 
 
 def _fits(x: Tensor, weight: Tensor) -> bool:

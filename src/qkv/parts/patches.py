@@ -7,17 +7,19 @@ s tokens (those of the prefix, then r·k patches row by row), d width of the str
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from qkv.data.patch_hiding import HiddenPatches
 from qkv.errors import QkvError
 from qkv.parts.activated_map import linear_map
 from qkv.parts.context import Context
 from qkv.parts.position import Learned2D
-from qkv.parts.precision import narrowed
+from qkv.parts.precision import narrow_type, narrowed
 from qkv.parts.programs import runs_our_own, unwatched
 
 TYPES = (torch.bfloat16, torch.float16, torch.float32)  # that programs know
@@ -56,19 +58,21 @@ class Patches(nn.Conv2d):
 
     def forward(self, images: Tensor) -> Tensor:
         """[b c h w] → [b r·k d]"""
-        images = narrowed(images.to(self.weight.dtype))  # before pixels are moved: half the bytes
+        images = images.to(self.weight.dtype)
         if self.around:
-            images = F.pad(images, (self.around,) * 4)
-        return linear_map(self.cut(images), self.weight.flatten(1), self.bias)
+            images = F.pad(narrowed(images), (self.around,) * 4)
+        return linear_map(self.cut(images, narrow_type(images)), self.weight.flatten(1), self.bias)
 
-    def cut(self, images: Tensor) -> Tensor:
-        """The pixels of each patch, channel by channel. [b c h w] → [b r·k c·high·wide]"""
+    def cut(self, images: Tensor, dtype: torch.dtype) -> Tensor:
+        """The pixels of each patch, channel by channel, in another type. [b c h w] → [b r·k c·high·wide]"""
         (high, wide), (down, right) = self.kernel_size, self.stride
-        if _suits_programs(images):
+        learned = torch.is_grad_enabled() and images.requires_grad
+        if not learned and _suits_programs(images) and dtype in TYPES:
             from qkv.parts import patch_triton  # Triton comes with torch's builds for GPUs only
 
             (h, w), both = images.shape[2:], 2 * self.around
-            return patch_triton.cut(images, (high, wide), (down, right), self.grid(h - both, w - both))
+            return patch_triton.cut(images, (high, wide), (down, right), self.grid(h - both, w - both), dtype)
+        images = images.to(dtype)  # before pixels are moved, for it makes them fewer bytes
         cut = images.unfold(2, high, down).unfold(3, wide, right)  # [b c r k high wide], a view
         return cut.permute(0, 2, 3, 1, 4, 5).flatten(3).flatten(1, 2)
 
@@ -126,13 +130,11 @@ class PatchEmbed(nn.Module):
     def _placed(self, x: Tensor, position: Tensor) -> Tensor:
         """The prefix and the patches [b r·k d], each with its position [s d]. [b s d]"""
         tokens = torch.stack([getattr(self, name) for name in self.prefix]) if self.prefix else None  # [prefix d]
-        alike = unwatched(position) and position.dtype == x.dtype
-        if not torch.is_grad_enabled() and _suits_programs(x) and alike:
-            from qkv.parts import patch_triton
-
+        if _suits_programs(x) and unwatched(position) and position.dtype in TYPES:
             if tokens is not None:
                 position = torch.cat((tokens + position[: len(tokens)], position[len(tokens) :]))
-            return patch_triton.placed(x, position)
+            placed: Tensor = _Placed.apply(x, position)
+            return placed
         if tokens is not None:
             x = torch.cat((tokens.expand(len(x), -1, -1), x), 1)
         return x + position
@@ -145,7 +147,26 @@ class PatchEmbed(nn.Module):
         return torch.where(hidden.masked[..., None], self.mask_token.to(x.dtype), x)
 
 
+class _Placed(torch.autograd.Function):
+    """Patches behind a prefix, each with what is added to its slot. [b n d] [s d] → [b s d]"""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, base: Tensor) -> Tensor:
+        from qkv.parts import patch_triton
+
+        ctx.given = x.shape[1], x.dtype, base.dtype
+        return patch_triton.placed(x, base)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, above: Tensor) -> tuple[Tensor, Tensor]:
+        from qkv.parts import patch_triton
+
+        patches, dtype, of_base = ctx.given
+        of_x, sums = patch_triton.taken_back(above, patches, dtype)
+        return of_x, sums.to(of_base)
+
+
 def _suits_programs(x: Tensor) -> bool:
-    """Whether programs may move x, of which no gradient is asked, and pay."""
-    learned = torch.is_grad_enabled() and x.requires_grad
-    return not learned and runs_our_own(x) and x.dtype in TYPES and x.numel() >= ENOUGH
+    """Whether programs may move x, and pay."""
+    return runs_our_own(x) and x.dtype in TYPES and x.numel() >= ENOUGH

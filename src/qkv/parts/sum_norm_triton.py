@@ -75,7 +75,7 @@ def sum_norm_back(
     wide = triton.next_power_of_2(width)
     together = max(1, how.numbers // wide)
     at_once = max(1, how.at_once * how.numbers // (together * wide))
-    many = min(-(-rows // together), at_once * _multiprocessors(total.device))
+    many = min(-(-rows // together), at_once * multiprocessors(total.device))
     kept = sums.new_empty(many, 3 * width)
     launch(
         programs.sum_norm_back,
@@ -106,5 +106,5 @@ def _warps(numbers: int, each: int) -> int:
     return min(16, max(1, numbers // (32 * each)))
 
 
-def _multiprocessors(device: torch.device) -> int:
+def multiprocessors(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 2

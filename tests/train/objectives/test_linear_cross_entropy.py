@@ -126,3 +126,15 @@ def test_under_autocast(room: int, monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_turns_are_alike(rows: int, columns: int, expected: int) -> None:
     assert rows_at_once(rows, 2 * columns, torch.device("cuda")) == expected
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64], ids=str)
+def test_rows_that_are_not_real_become_zeros_however_they_lie(dtype: torch.dtype) -> None:
+    real = torch.tensor([True, False, True])
+    numbers = torch.arange(1.0, 40.0).to(dtype)
+    numbers[10] = torch.nan
+    for x in (numbers[:24].view(3, 8), numbers[1:25].view(3, 8), numbers[:21].view(3, 7), numbers[:24].view(8, 3).T):
+        kept = x.clone()
+        found = module._without_others(x, real)
+        assert torch.equal(found.nan_to_num(-1), kept.masked_fill(~real[:, None], 0).nan_to_num(-1))
+        assert torch.equal(x.nan_to_num(-1), kept.nan_to_num(-1))

@@ -7,18 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from qkv.data.image_rows import ImageBatch
+from qkv.data.image_rows import ImageBatch, PreparedImages
 from qkv.data.preprocessing import Normalise
 from qkv.errors import QkvError
 from qkv.models.image_model import ImageModel
 from qkv.parts.context import Ledger
 from qkv.parts.heads import DistilledHead
+from qkv.parts.pixels import normalised
 from qkv.parts.precision import widened
 from qkv.train.objectives.cross_entropy import check_smoothing
 from qkv.train.objectives.loss import Loss, Predictions
@@ -46,14 +48,14 @@ class ImageClassificationLoss:
 
     def measure(self, model: nn.Module, batch: ImageBatch) -> dict[str, Loss]:
         """The loss, and the share of pictures whose class is the likeliest, and among the five likeliest."""
-        prepared = batch.prepared(self.normalise)
+        prepared = _prepared(batch, self.normalise)
         logits = model(prepared.images)  # [b k]
         loss = mixed_entropy(logits, prepared, self.smoothing)
         return {"loss": Loss(loss, batch.labelled), **right_answers(logits, batch)}
 
     def predictions(self, model: nn.Module, batch: ImageBatch, ledger: Ledger | None = None) -> Predictions:
         """What the model says of the very pictures that another model is asked about."""
-        images = batch.prepared(self.normalise).images
+        images = _prepared(batch, self.normalise).images
         logits = model(images) if ledger is None else model(images, ledger=ledger)
         return Predictions(logits, batch.labels, batch.labels >= 0, batch.labelled)
 
@@ -83,7 +85,7 @@ class HardDistillationLoss:
         """The loss, its two parts, and the share of right answers by the mean of the two, as the model is used."""
         if not isinstance(model.head, DistilledHead):
             raise QkvError("Distillation through a token of its own needs a model with a distilled head, such as DeiT.")
-        prepared = batch.prepared(self.normalise)
+        prepared = _prepared(batch, self.normalise)
         self.teacher.to(prepared.images.device)
         with torch.no_grad():
             taught = self.teacher(prepared.images).argmax(-1)  # [b]
@@ -141,6 +143,10 @@ class SeenAnew(nn.Module):
         if self.order == tuple(range(logits.shape[-1])):
             return logits
         return torch.stack([logits[:, place] for place in self.order], 1)
+
+
+def _prepared(batch: ImageBatch, normalise: Normalise) -> PreparedImages:
+    return batch.prepared(partial(normalised, normalise=normalise))
 
 
 def mixed_entropy(logits: Tensor, prepared: Shared, smoothing: float = 0.0) -> Tensor:

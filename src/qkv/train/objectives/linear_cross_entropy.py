@@ -69,7 +69,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
 def _pass(factors: LogitFactors, targets: Targets, needs: Needs) -> tuple[Measures, list[Tensor | None]]:
     """What all rows say, and the slopes of the summed loss with x, matrix and bias, where they are needed."""
     # A state that does not count may be anything, even NaN, which a product with a slope of 0 would not make 0.
-    x = narrowed(factors.x).masked_fill(~targets.real[:, None], 0)  # [n d]
+    x = _without_others(narrowed(factors.x), targets.real)  # [n d]
     matrix = _filled_up(factors.matrix, x.dtype)  # [w d]
     bias = None if factors.bias is None else _filled_up(factors.bias, x.dtype)  # [w]
     measures = Measures.empty(len(x), x)
@@ -108,6 +108,14 @@ def rows_at_once(rows: int, bytes_of_one: int, device: torch.device) -> int:
     turns = max(1, -(-rows * bytes_of_one // room))
     each = -(-rows // turns)
     return max(1, min(rows, -(-each // TILE) * TILE if each > TILE else each))
+
+
+def _without_others(x: Tensor, real: Tensor) -> Tensor:
+    """x [n d] with zeros in rows that are not real; eight bytes at a time, which a GPU moves as fast as two."""
+    several = 8 // x.element_size()
+    whole = x.is_contiguous() and not x.shape[1] % several and not x.storage_offset() % several
+    moved = x.view(torch.int64) if whole else x
+    return moved.masked_fill(~real[:, None], 0).view(x.dtype)
 
 
 def _filled_up(of_vocabulary: Tensor, dtype: torch.dtype) -> Tensor:

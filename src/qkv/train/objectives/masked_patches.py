@@ -18,6 +18,7 @@ from qkv.data.preprocessing import Normalise
 from qkv.errors import QkvError
 from qkv.models.image_model import ImageModel
 from qkv.parts.heads import PatchHead
+from qkv.parts.pixels import normalised
 from qkv.parts.precision import widened
 from qkv.train.objectives.loss import Loss
 
@@ -48,7 +49,7 @@ class MaskedPatchLoss:
         pixels = batch.changed(random)  # [b c h w]
         rows, columns = model.embed.grid(pixels)
         hidden = self.hiding.draw(batch.labelled, rows * columns, random, pixels, len(pixels) - batch.labelled)
-        logits = model(self.normalise(pixels), hidden=hidden)  # [b n v]
+        logits = model(normalised(pixels, self.normalise), hidden=hidden)  # [b n v]
         side = model.embed.patches.kernel_size
         wanted = patch_colours(pixels, (side[0], side[1])).flatten()[hidden.places]  # [m]
         said = widened(logits.flatten(0, 1).index_select(0, hidden.places))  # [m v]
