@@ -38,7 +38,6 @@ typedef long long i64;
 
 constexpr u32 PATIENCE = 1u << 24;  // polls after which something has gone wrong
 constexpr int THREADS = 32 * WARPS;  // that do arithmetic
-constexpr int TAKERS = STAGES < WARPS ? STAGES : WARPS;  // warps that take units; see `first_of_mine`
 constexpr int TALL = 4;              // pieces of rows in a unit
 constexpr int ATTENDED = HEADS * HEAD_WIDTH, QKV = (HEADS + 2 * GROUPS) * HEAD_WIDTH;
 constexpr int LINES = ROWS * HEADS;
@@ -174,14 +173,14 @@ __device__ __forceinline__ void load_if(uint4& v, const void* p, bool if_so) {
                  : "r"(place(p)), "r"((u32)if_so));
 }
 
-// c [16 8] += a [16 16] · b [16 8], of bfloat16: lane 4 m + q has, as pairs, 2 q and 2 q + 8 of rows m and m + 8 of a,
+// c [16 8] += a [16 16] · b [16 8], of bfloat16: lane 4 m + q has, as pairs, 2 q of rows m and m + 8 of a, 2 q + 8 of both,
 // 2 q and 2 q + 8 of column m of b, and columns 2 q and 2 q + 1 of rows m and m + 8 of c.
-__device__ __forceinline__ void multiply_add(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
+__device__ __forceinline__ void multiply_add(float (&c)[4], uint4 a, u32 b0, u32 b1) {
     asm volatile(
         "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
         "{%0, %1, %2, %3};"
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+        : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1));
 }
 
 __device__ __forceinline__ u32 narrowed(float low, float high) {
@@ -299,7 +298,7 @@ __device__ __forceinline__ Share share_of(int task, const int* positions, const 
 
 struct Block {
     u8* ring;      // [STAGES STAGE]
-    u8* x;         // what a map is applied to: bfloat16 [1 or 2, ROWS K], two whose sum it is behind a norm
+    u8* x;         // what a map is applied to: bfloat16 [1 or 2, ROWS K], two whose sum it is behind a norm; see `keep`
     float* sums;   // of a map [SUMS ROWS STRIDE], twice: some are written while those before are still read
     int which;     // of the two
     float* read;   // what warps have attended to [WARPS HEAD_WIDTH + 2]
@@ -308,7 +307,8 @@ struct Block {
     const i64* table;                // [LAYERS + 1, COLUMNS]
     const int *positions, *firsts;   // [ROWS]
     u64 *full, *empty;               // [STAGES]
-    int unit, warp, lane, thread, capacity;
+    u32 unit;
+    int warp, lane, thread, capacity;
     u32* words;
     u32 now;  // which words are of this layer
 #if TIMED
@@ -324,19 +324,21 @@ struct Block {
 
     __device__ __forceinline__ void stamp(int which) {
 #if TIMED
-        if (blockIdx.x == TIMED - 1 && thread == 0) stamps[phase * 8 + which] = clock64();
+        // Behind a barrier only what reads memory waits for it; no position is less than 0.
+        if (blockIdx.x == TIMED - 1 && thread == 0 && *(const volatile int*)positions >= 0)
+            stamps[phase * 8 + which] = clock64();
 #endif
     }
 
-    __device__ __forceinline__ void wait(u64* barrier, int passes) {
+    __device__ __forceinline__ void wait(u64* barrier, u32 passes) {
         until([&] { return has_passed(barrier, passes & 1); });
     }
 
-    __device__ __forceinline__ u8* slot(int number) { return ring + number % STAGES * STAGE; }
+    __device__ __forceinline__ u8* slot(u32 number) { return ring + number % STAGES * STAGE; }
 
     // Until the next units are there; all are asked about at once
     template <int MOST>
-    __device__ __forceinline__ void await_units(int from, int count) {
+    __device__ __forceinline__ void await_units(u32 from, int count) {
 #if TIMED
         i64 before = clock64();
 #endif
@@ -344,7 +346,7 @@ struct Block {
             bool all = true;
 #pragma unroll
             for (int i = 0; i < MOST; i++) {
-                int number = from + min(i, count - 1);
+                u32 number = from + min(i, count - 1);
                 all &= has_passed(full + number % STAGES, number / STAGES & 1);
             }
             return all;
@@ -354,15 +356,12 @@ struct Block {
 #endif
     }
 
-    // Slots of keys and values are emptied by one warp, for all; of the same slot always by the same one, and all warps
-    // meet before they go on to others. Other slots are emptied by all warps. So none asks for what is to come into a
-    // slot before it is certain what came there earlier: barriers tell only odd from even.
-    static_assert(STAGES % TAKERS == 0, "slots of all warps are as many");
-    __device__ __forceinline__ int first_of_mine() {
-        return warp < TAKERS ? (warp + TAKERS - unit % TAKERS) % TAKERS : 1 << 30;
-    }
+    // Slots of keys and values are emptied by one warp, for all; each slot always by the same one, and all warps meet
+    // before they go on to other units. Those are emptied by all warps. So none asks for what is to come into a slot
+    // before it is certain what came there earlier: barriers tell only odd from even.
+    __device__ __forceinline__ bool is_mine(u32 number) { return number % STAGES % WARPS == warp; }
 
-    __device__ __forceinline__ void free_for_all(int number) {
+    __device__ __forceinline__ void free_for_all(u32 number) {
         __syncwarp();
         if (lane == 0) arrive(empty + number % STAGES, WARPS);
     }
@@ -420,8 +419,8 @@ struct Block {
     __device__ __forceinline__ void begin_unit(u32 bytes) {
         wait(empty + unit % STAGES, unit / STAGES + 1);
         // Few copies at a time: what blocks tell each other waits in the same queues.
-        int earlier = unit - UNDER_WAY;
-        if (earlier >= 0) wait(full + earlier % STAGES, earlier / STAGES);
+        u32 earlier = unit - UNDER_WAY;
+        if (unit >= UNDER_WAY) wait(full + earlier % STAGES, earlier / STAGES);
         expect(full + unit % STAGES, bytes);
     }
 
@@ -499,7 +498,12 @@ struct Block {
         return v;
     }
 
-    // Each warp gets ready what it takes of x: nobody else reads it.
+    // Each warp gets ready what it takes of x: nobody else reads it. Of each eight, pairs 0, 2, 1, 3, which is how matrix
+    // units want them in registers; see `multiply`.
+    __device__ __forceinline__ void keep(int four, uint2 pairs) {
+        u32* to = (u32*)x + four / 2 * 4 + four % 2;
+        to[0] = pairs.x, to[2] = pairs.y;
+    }
 
     // x = scale · norm(stream); `read` gives all fours of this lane
     template <class Read>
@@ -564,9 +568,9 @@ struct Block {
                 a.z = ((a.z - mean) * rate * g.z + s.z) * scale, a.w = ((a.w - mean) * rate * g.w + s.w) * scale;
                 uint2 most = make_uint2(narrowed(a.x, a.y), narrowed(a.z, a.w));
                 float4 m = widened(most);
-                ((uint2*)x)[r * (WIDTH / 4) + i] = most;
-                ((uint2*)x)[(ROWS + r) * (WIDTH / 4) + i] =
-                    make_uint2(narrowed(a.x - m.x, a.y - m.y), narrowed(a.z - m.z, a.w - m.w));
+                keep(r * (WIDTH / 4) + i, most);
+                keep((ROWS + r) * (WIDTH / 4) + i,
+                     make_uint2(narrowed(a.x - m.x, a.y - m.y), narrowed(a.z - m.z, a.w - m.w)));
             }
         }
         stamp(2);
@@ -589,7 +593,7 @@ struct Block {
             await(v, [&](int p) { return words + from + four[p] * 4; }, [&](int p) { return four[p] >= 0; });
 #pragma unroll
             for (int p = 0; p < AT_ONCE; p++)
-                if (four[p] >= 0) ((uint2*)x)[four[p]] = pairs_of(v[p]);
+                if (four[p] >= 0) keep(four[p], pairs_of(v[p]));
         }
         stamp(1), stamp(2);
     }
@@ -631,7 +635,7 @@ struct Block {
                     a += weight * y.x, b += weight * y.y, c += weight * y.z, d += weight * y.w;
                 }
                 float rate = 1.0f / total;
-                ((uint2*)x)[four[p]] = make_uint2(narrowed(a * rate, b * rate), narrowed(c * rate, d * rate));
+                keep(four[p], make_uint2(narrowed(a * rate, b * rate), narrowed(c * rate, d * rate)));
             }
         }
         stamp(1), stamp(2);
@@ -643,74 +647,82 @@ struct Block {
     // x is the sum of PARTS_OF_X
     //
     // By matrix units, which take 8 columns of 16 numbers: the 4 rows of a unit, each in two halves of a run. Lane
-    // 8 j + i has the i-th eight of row j, so none waits for a bank. Of the other matrix's 16
-    // rows, row 4 r + 2 part + half (and + 8 for r + 2) is that half of that part of x[r]; lanes read eights alike.
-    // Products of a half with the other one are of no use, and nobody looks at them.
+    // 8 j + i has the i-th eight of row j, so none waits for a bank. Of the other matrix's 16 rows, row
+    // 4 r + 2 part + half is that half of that part of x[r], the first pairs of each eight, and row + 8 the last pairs.
+    // Both are multiplied with the first pairs of weights, then with the last. Products of a half with the other one,
+    // or of first pairs with last, are of no use, and nobody looks at them.
     template <int K, int PIECES, int PARTS_OF_X>
     __device__ __forceinline__ void multiply(int rows) {
         using Of = Runs<K, PIECES>;
-        constexpr int EACH = Of::EACH, EIGHTS = Of::EIGHTS, AT_ONCE = 4;  // units
+        constexpr int EACH = Of::EACH, EIGHTS = Of::EIGHTS, PAIRS = (ROWS + 1) / 2;  // of rows of x
+        constexpr int AT_ONCE = PAIRS == 1 ? 4 : 2;  // units
         static_assert(ROWS <= 4 && TALL == 4, "rows of the matrices are all taken");
         const uint4 zero = make_uint4(0, 0, 0, 0);
-        int part = lane / 8 % 2, r = lane / 16, eight = warp * 8 + lane % 8;
-        bool half = lane & 4, has = part < PARTS_OF_X && r < ROWS, has_more = part < PARTS_OF_X && r + 2 < ROWS;
-        // Whether the warp has this run, and the lane an eight of it: known of most before it runs
+        int part = lane / 8 % 2, eight = warp * 8 + lane % 8;
+        bool half = lane & 4;
+        // Whether the warp has this run, and the lane an eight of it: of most known before it runs
         auto taken = [&](int run) { return Of::has(WARPS - 1, run) || Of::has(warp, run); };
-        auto inside = [&](int run) {
-            return EIGHTS % 8 == 0 ? taken(run) : run * WARPS * 8 + eight < EIGHTS;
-        };
+        auto inside = [&](int run) { return EIGHTS % 8 == 0 || run * WARPS * 8 + eight < EIGHTS; };
         which ^= 1;
         __syncwarp();  // what lanes got ready is seen by all
 #pragma unroll 1
         for (int piece = 0; piece < PIECES; piece++) {
-            const uint4* of_x = (const uint4*)x + (part * ROWS + r) * (K / 8) + piece * EIGHTS + eight;
-            uint4 a[EACH], more[EACH];
+            uint4 a[PAIRS][EACH];
 #pragma unroll
-            for (int run = 0; run < EACH; run++) {
-                a[run] = more[run] = zero;
-                load_if(a[run], of_x + run * WARPS * 8, has && inside(run));
-                if (ROWS > 2) load_if(more[run], of_x + 2 * (K / 8) + run * WARPS * 8, has_more && inside(run));
-            }
+            for (int run = 0; run < EACH; run++)
+#pragma unroll
+                for (int pair = 0; pair < PAIRS; pair++) {
+                    int r = 2 * pair + lane / 16;
+                    const uint4* of_x = (const uint4*)x + (part * ROWS + r) * (K / 8) + piece * EIGHTS + eight;
+                    a[pair][run] = zero;
+                    load_if(a[pair][run], of_x + run * WARPS * 8,
+                            part < PARTS_OF_X && r < ROWS && taken(run) && inside(run));
+                }
 #pragma unroll 1
             for (int from = 0; from < rows; from += AT_ONCE * TALL) {
                 int units = min(AT_ONCE, (rows - from + TALL - 1) / TALL);
                 uint4 w[AT_ONCE][EACH];
-                float sum[AT_ONCE][2][4];
+                float sum[PAIRS][AT_ONCE][2][4];
                 await_units<AT_ONCE>(unit, units);
 #pragma unroll
                 for (int u = 0; u < AT_ONCE; u++) {
                     const uint4* weights = (const uint4*)slot(unit + u) + lane / 8 * EIGHTS + eight;
 #pragma unroll
-                    for (int run = 0; run < EACH; run++)
-                        w[u][run] = u < units && inside(run) ? weights[run * WARPS * 8] : zero;
-#pragma unroll
-                    for (int e = 0; e < 8; e++) sum[u][e / 4][e % 4] = 0.0f;
+                    for (int run = 0; run < EACH; run++)  // 0 · something need not be 0
+                        w[u][run] = u < units && taken(run) && inside(run) ? weights[run * WARPS * 8] : zero;
                 }
 #pragma unroll
-                for (int run = 0; run < EACH; run++) {
-                    if (!taken(run)) break;
+                for (int pair = 0; pair < PAIRS; pair++)
 #pragma unroll
-                    for (int u = 0; u < AT_ONCE; u++) {
-                        multiply_add(sum[u][0], a[run].x, more[run].x, a[run].y, more[run].y, w[u][run].x, w[u][run].y);
-                        multiply_add(sum[u][1], a[run].z, more[run].z, a[run].w, more[run].w, w[u][run].z, w[u][run].w);
-                    }
+                    for (int u = 0; u < 8 * AT_ONCE; u++) sum[pair][u / 8][u / 4 % 2][u % 4] = 0.0f;
+#pragma unroll
+                for (int run = EACH - 1; run >= 0; run--) {
+                    if (!taken(run)) continue;
+#pragma unroll
+                    for (int u = 0; u < AT_ONCE; u++)
+#pragma unroll
+                        for (int pair = 0; pair < PAIRS; pair++) {
+                            multiply_add(sum[pair][u][0], a[pair][run], w[u][run].x, w[u][run].y);
+                            multiply_add(sum[pair][u][1], a[pair][run], w[u][run].z, w[u][run].w);
+                        }
                 }
                 __syncwarp();
                 if (lane < units) arrive(empty + (unit + lane) % STAGES, 1);
                 unit += units;
 #pragma unroll
-                for (int further = 0; further < ROWS; further += 2) {
+                for (int pair = 0; pair < PAIRS; pair++) {
                     // Lanes add up halves, then parts, so that each ends with a row: lane 16 r + j with row j
-                    float y[AT_ONCE];
+                    float y[4] = {0.0f, 0.0f, 0.0f, 0.0f};
 #pragma unroll
-                    for (int u = 0; u < AT_ONCE; u++)
-                        y[u] = half ? sum[u][0][further + 1] + sum[u][1][further + 1]
-                                    : sum[u][0][further] + sum[u][1][further];
+                    for (int u = 0; u < AT_ONCE; u++) {
+                        const float *first = sum[pair][u][0], *last = sum[pair][u][1];
+                        y[u] = half ? first[1] + last[3] : first[0] + last[2];
+                    }
                     float early = exchanged(y[0], y[1], half, 4), late = exchanged(y[2], y[3], half, 4);
                     float all = exchanged(early, late, part, 8);
-                    int row = from + lane % 16;
-                    if (r + further < ROWS && row < rows) {
-                        float* to = sums_of(row, r + further) + warp;
+                    int r = 2 * pair + lane / 16, row = from + lane % 16;
+                    if (r < ROWS && lane % 16 < units * TALL && row < rows) {
+                        float* to = sums_of(row, r) + warp;
                         *to = piece == 0 ? all : *to + all;
                     }
                 }
@@ -814,7 +826,8 @@ struct Block {
             }
             if (first) stamp(0);
             const u32* row = words + PROJECTED + s.row * QKV;
-            bool newest = s.number == 0 && warp == WARPS - 1;
+            int units = (s.count + KEPT - 1) / KEPT;
+            bool newest = s.number == 0 && is_mine(unit + units);  // who comes next has least to do
             // Of query, key and value
             auto begin = [&](int which) {
                 return row + (which == 0 ? head : (which == 1 ? HEADS : HEADS + GROUPS) + s.group) * HEAD_WIDTH;
@@ -857,8 +870,8 @@ struct Block {
                     *(uint4*)(of<u16>(layer, VALUES) + to) = value;
                 }
             }
-            int units = (s.count + KEPT - 1) / KEPT;
-            for (int i = first_of_mine(); i < units; i += TAKERS) {
+            for (int i = 0; i < units; i++) {
+                if (!is_mine(unit + i)) continue;
                 await_units<1>(unit + i, 1);
                 const u8* keys = slot(unit + i);
                 const u8* values = keys + KEPT * HEAD_WIDTH * 2;
@@ -1028,10 +1041,12 @@ step(const i64* table, const u16* words, const u16* places, const i64* ids, cons
         };
         auto projected = [&] {
             stream = told + BEHIND_OUTER;
-            if (layer == 0)
-                block.norm(layer, GAIN, epsilon, 1.0f, embedded);
-            else
-                block.norm(layer, GAIN, epsilon, 1.0f, streamed);
+            block.norm(layer, GAIN, epsilon, 1.0f, [&](float4 (&v)[ROWS][EACH]) {
+                if (layer == 0)
+                    embedded(v);
+                else
+                    streamed(v);
+            });
             block.now = (begun + layer + 1) & 255u;
         };
         map_of<1>(block, QKV, 4 * layer, biased, projected, by_width, [&](int n, int i, int r, float2 before) {

@@ -75,7 +75,6 @@ def room_of(plan: Plan, rows: int, blocks: int) -> Room | None:
     fixed = 8 * COLUMNS * (len(plan.layers) + 1) + 8 * WARPS * rows + 2048  # and barriers
     fixed += 4 * (WARPS * (first.attention.key_width + 2) + rows * _each(width, blocks))
     stages = min((ROOM - scratch - fixed) // stage, MOST)
-    stages -= stages % WARPS if stages > WARPS else 0  # as many for each warp
     return Room((of_width, of_attended, of_hidden), stage, stages, sums, scratch) if stages >= FEWEST else None
 
 
