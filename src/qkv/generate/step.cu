@@ -25,10 +25,10 @@
 // in which it read that word's last number. Weights are bfloat16.
 //
 // Given by #define: ROWS WIDTH HEADS GROUPS HEAD_WIDTH HIDDEN VOCABULARY LAYERS BLOCKS; WIDTH_PIECES
-// ATTENDED_PIECES HIDDEN_PIECES (of a row of each width); SUMS (rows of a matrix added up at a time); STAGE (bytes of a slot) STAGES UNDER_WAY (slots that are
-// waited for at a time) KEPT (slots of a cache in a unit) SHARES (of a head's slots, at most) LEAST (slots of a share,
-// where there are several) WARPS; RMS GATED ACTIVATION ROTARY PLACED GAP_FROM GAP_TO; TIMED (0, or 1 + the block that
-// notes when it does what).
+// ATTENDED_PIECES HIDDEN_PIECES (of a row of each width); SUMS (rows of a matrix that are added up at a time); STAGE
+// (bytes of a slot) STAGES UNDER_WAY (slots that are waited for at a time) KEPT (slots of a cache in a unit) SHARES (of
+// a head's slots, at most) LEAST (slots of a share, where there are several) WARPS; RMS GATED ACTIVATION ROTARY PLACED
+// GAP_FROM GAP_TO; TIMED (0, or 1 + the block that notes when it does what).
 
 typedef unsigned char u8;
 typedef unsigned short u16;
@@ -173,8 +173,8 @@ __device__ __forceinline__ void load_if(uint4& v, const void* p, bool if_so) {
                  : "r"(place(p)), "r"((u32)if_so));
 }
 
-// c [16 8] += a [16 16] · b [16 8], of bfloat16: lane 4 m + q has, as pairs, 2 q of rows m and m + 8 of a, 2 q + 8 of both,
-// 2 q and 2 q + 8 of column m of b, and columns 2 q and 2 q + 1 of rows m and m + 8 of c.
+// c [16 8] += a [16 16] · b [16 8], of bfloat16: lane 4 m + q has, as pairs, 2 q of rows m and m + 8 of a, then 2 q + 8
+// of both; 2 q and 2 q + 8 of column m of b; and columns 2 q and 2 q + 1 of rows m and m + 8 of c.
 __device__ __forceinline__ void multiply_add(float (&c)[4], uint4 a, u32 b0, u32 b1) {
     asm volatile(
         "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
@@ -498,8 +498,8 @@ struct Block {
         return v;
     }
 
-    // Each warp gets ready what it takes of x: nobody else reads it. Of each eight, pairs 0, 2, 1, 3, which is how matrix
-    // units want them in registers; see `multiply`.
+    // Each warp gets ready what it takes of x: nobody else reads it. Pairs of an eight lie as 0, 2, 1, 3, which is how
+    // matrix units want them in registers; see `multiply`.
     __device__ __forceinline__ void keep(int four, uint2 pairs) {
         u32* to = (u32*)x + four / 2 * 4 + four % 2;
         to[0] = pairs.x, to[2] = pairs.y;
@@ -643,7 +643,7 @@ struct Block {
 
     // Maps ---------------------------------------------------------------------------------------------------------
 
-    // sums[row, r, warp] = W[row] · x[r], over inputs that the warp takes, of all rows of W that are this block's for now;
+    // sums[row, r, warp] = W[row] · x[r] over inputs that the warp takes, of all rows of W that are this block's for now;
     // x is the sum of PARTS_OF_X
     //
     // By matrix units, which take 8 columns of 16 numbers: the 4 rows of a unit, each in two halves of a run. Lane
