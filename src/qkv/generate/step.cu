@@ -598,15 +598,16 @@ struct Block {
         stamp(1), stamp(2);
     }
 
-    // x = what all shares of all heads have attended to, joined
+    // x = what all shares of all heads have attended to, joined; MANY: shares of a head, at most
+    template <int MANY>
     __device__ __forceinline__ void join() {
         using Attended = Runs<ATTENDED, ATTENDED_PIECES>;
-        constexpr int EACH = Attended::FOURS, ALL = ROWS * EACH, MOST = SHARES > 10 ? 1 : 10 / SHARES;
+        constexpr int EACH = Attended::FOURS, ALL = ROWS * EACH, MOST = MANY > 10 ? 1 : 10 / MANY;
         constexpr int AT_ONCE = ALL < MOST ? ALL : MOST, IN_LINE = HEAD_WIDTH / 4;
         stamp(0);
 #pragma unroll 1
         for (int begin = 0; begin < ALL; begin += AT_ONCE) {
-            uint4 v[AT_ONCE * SHARES * 2];  // of each four and share: what it attended to; its highest score, its sum
+            uint4 v[AT_ONCE * MANY * 2];  // of each four and share: what it attended to; its highest score, its sum
             int four[AT_ONCE], count[AT_ONCE];
 #pragma unroll
             for (int p = 0; p < AT_ONCE; p++) {
@@ -614,20 +615,20 @@ struct Block {
                 four[p] = r * (ATTENDED / 4) + i, count[p] = i < 0 ? 0 : shares_of(positions[r]);
             }
             auto at = [&](int k) {
-                int i = four[k / 2 / SHARES], share = k / 2 % SHARES;
+                int i = four[k / 2 / MANY], share = k / 2 % MANY;
                 return words + PARTS + (i / IN_LINE * SHARES + share) * RECORD + (k % 2 ? IN_LINE : i % IN_LINE) * 4;
             };
-            await(v, at, [&](int k) { return k / 2 % SHARES < count[k / 2 / SHARES]; });
+            await(v, at, [&](int k) { return k / 2 % MANY < count[k / 2 / MANY]; });
 #pragma unroll
             for (int p = 0; p < AT_ONCE; p++) {
                 if (count[p] == 0) continue;
-                const uint4* mine = v + p * SHARES * 2;
+                const uint4* mine = v + p * MANY * 2;
                 float most = -1e30f, total = 0.0f, a = 0.0f, b = 0.0f, c = 0.0f, d = 0.0f;
 #pragma unroll
-                for (int s = 0; s < SHARES; s++)
+                for (int s = 0; s < MANY; s++)
                     if (s < count[p]) most = fmaxf(most, number_of(mine[2 * s + 1].x));
 #pragma unroll
-                for (int s = 0; s < SHARES; s++) {
+                for (int s = 0; s < MANY; s++) {
                     if (s >= count[p]) break;
                     float weight = exponential(number_of(mine[2 * s + 1].x) - most);
                     float4 y = numbers_of(mine[2 * s]);
@@ -643,8 +644,8 @@ struct Block {
 
     // Maps ---------------------------------------------------------------------------------------------------------
 
-    // sums[row, r, warp] = W[row] · x[r] over inputs that the warp takes, of all rows of W that are this block's for now;
-    // x is the sum of PARTS_OF_X
+    // sums[row, r, warp] = W[row] · x[r] over inputs that the warp takes, of all rows of W that are this block's for
+    // now; x is the sum of PARTS_OF_X
     //
     // By matrix units, which take 8 columns of 16 numbers: the 4 rows of a unit, each in two halves of a run. Lane
     // 8 j + i has the i-th eight of row j, so none waits for a bank. Of the other matrix's 16 rows, row
@@ -1029,6 +1030,8 @@ step(const i64* table, const u16* words, const u16* places, const i64* ids, cons
             v[p / EACH][p % EACH] = wanted(p) ? numbers_of(asked[p]) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
     };
 
+    bool whole = true;  // heads that nobody shares: asking for few words takes less time
+    for (int r = 0; r < ROWS; r++) whole = whole && shares_of(position[r]) == 1;
     auto by_width = [&](int rows) { block.multiply<WIDTH, WIDTH_PIECES, 2>(rows); };
     auto by_attended = [&](int rows) { block.multiply<ATTENDED, ATTENDED_PIECES, 1>(rows); };
     auto by_hidden = [&](int rows) { block.multiply<HIDDEN, HIDDEN_PIECES, 1>(rows); };
@@ -1062,7 +1065,12 @@ step(const i64* table, const u16* words, const u16* places, const i64* ids, cons
             own[r * MINE + i] = v;
             block.tell(to + r * WIDTH + n, v);
         };
-        auto attended = [&] { block.join(); };
+        auto attended = [&] {
+            if (SHARES == 1 || whole)
+                block.join<1>();
+            else
+                block.join<SHARES>();
+        };
         map_of<1>(block, WIDTH, 4 * layer + 1, shift, attended, by_attended, [&](int n, int i, int r, float2 before) {
             added(BEHIND_OUT, n, i, r, before.x + block.product(i, r));
         });
