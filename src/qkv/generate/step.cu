@@ -602,7 +602,7 @@ struct Block {
     template <int MANY>
     __device__ __forceinline__ void join() {
         using Attended = Runs<ATTENDED, ATTENDED_PIECES>;
-        constexpr int EACH = Attended::FOURS, ALL = ROWS * EACH, MOST = MANY > 10 ? 1 : 10 / MANY;
+        constexpr int EACH = Attended::FOURS, ALL = ROWS * EACH, MOST = MANY > 10 ? 1 : MANY < 3 ? 4 : 10 / MANY;
         constexpr int AT_ONCE = ALL < MOST ? ALL : MOST, IN_LINE = HEAD_WIDTH / 4;
         stamp(0);
 #pragma unroll 1
@@ -1037,6 +1037,8 @@ step(const i64* table, const u16* words, const u16* places, const i64* ids, cons
     auto by_hidden = [&](int rows) { block.multiply<HIDDEN, HIDDEN_PIECES, 1>(rows); };
 
     for (int layer = 0; layer < LAYERS; layer++) {
+        // With several rows, places in memory are worked out anew in each layer: there are more than registers.
+        if (ROWS > 1) asm volatile("" : "+r"(block.lane), "+r"(block.warp));
         const u16* bias = block.of<u16>(layer, MAP_BIAS);
         auto biased = [&](int n, int) {
             bool has = bias != nullptr && (n < GAP_FROM || n >= GAP_TO);
