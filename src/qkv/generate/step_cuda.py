@@ -49,6 +49,7 @@ class Room:
     pieces: tuple[int, int, int]  # of a row as wide as the stream, as all heads, as the hidden units
     stage: int  # bytes of a slot
     stages: int
+    sums: int  # rows of a matrix that are added up at a time: of a layer, all of a block
     scratch: int
 
     @property
@@ -68,18 +69,13 @@ def room_of(plan: Plan, rows: int, blocks: int) -> Room | None:
     longest = max(width // of_width, attended // of_attended, hidden // of_hidden)
     stage = _rounded(TALL * longest * 2)
     x = _rounded(rows * 2 * max(2 * width, attended, hidden))
-    sums = max(
-        _each(len(first.project.weight), blocks) * of_width,
-        _each(width, blocks) * max(of_attended, of_hidden),
-        _each(hidden, blocks) * of_width * (2 if first.gated else 1),
-        _each(len(plan.head.weight), blocks) * of_width,
-    )
-    scratch = x + _rounded(4 * rows * sums)
+    inner = _each(hidden, blocks) * (2 if first.gated else 1)
+    sums = _rounded(max(_each(max(len(first.project.weight), width), blocks), inner), TALL)
+    scratch = x + _rounded(2 * 4 * rows * sums * (WARPS + 1))
     fixed = 8 * COLUMNS * (len(plan.layers) + 1) + 8 * WARPS * rows + 2048  # and barriers
     fixed += 4 * (WARPS * (first.attention.key_width + 2) + rows * _each(width, blocks))
     stages = min((ROOM - scratch - fixed) // stage, MOST)
-    stages -= stages % WARPS if stages > WARPS else 0  # as many for each warp
-    return Room((of_width, of_attended, of_hidden), stage, stages, scratch) if stages >= FEWEST else None
+    return Room((of_width, of_attended, of_hidden), stage, stages, sums, scratch) if stages >= FEWEST else None
 
 
 def fits(plan: Plan, shape: Shape) -> bool:
@@ -139,8 +135,8 @@ class SingleStep(FusedStep):
             "ROWS": self.rows, "WIDTH": self.width, "HEADS": self.heads, "GROUPS": self.groups,
             "HEAD_WIDTH": self.head_width, "HIDDEN": self.inner.shape[1], "VOCABULARY": self.vocabulary,
             "LAYERS": len(plan.layers), "BLOCKS": self.blocks, "WIDTH_PIECES": room.pieces[0],
-            "ATTENDED_PIECES": room.pieces[1], "HIDDEN_PIECES": room.pieces[2], "STAGE": room.stage,
-            "STAGES": room.stages, "KEPT": min(KEPT, room.stage // (4 * self.head_width)),
+            "ATTENDED_PIECES": room.pieces[1], "HIDDEN_PIECES": room.pieces[2], "SUMS": room.sums,
+            "STAGE": room.stage, "STAGES": room.stages, "KEPT": min(KEPT, room.stage // (4 * self.head_width)),
             "SHARES": self.single_shares, "LEAST": LEAST, "WARPS": WARPS,
             "UNDER_WAY": max(1, min(UNDER_WAY // room.stage, room.stages)),
             "RMS": int(plan.norm.rms), "GATED": int(first.gated), "ACTIVATION": ACTIVATIONS.index(first.activation),
