@@ -21,7 +21,7 @@ from qkv.train.cost.programs import programs_noted
 from qkv.train.cost.shaped import replaced, without_numbers
 from qkv.train.cost.tracer import Tracer
 
-_REMEMBERED = ((preprocessing, "_by_channel"), (big_bird, "_drawn"))  # functions that keep what they made for a device
+_REMEMBERED = ((preprocessing, "by_channel"), (big_bird, "_drawn"))  # functions that keep what they made for a device
 
 
 @contextmanager
