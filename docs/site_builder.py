@@ -37,13 +37,13 @@ LIST_ITEM = re.compile(r"^(?:[-*]|\d+\.) ")
 def modules_of(room: str) -> list[str]:
     """Public modules of a room in alphabetical order, packages first.
 
-    Programs for Triton and what launches them can be imported only where there is a GPU; they are read as files.
+    Programs for GPUs and what launches them can be imported only where there is one; they are read as files.
     """
     if (PACKAGE / f"{room}.py").is_file():
         return [f"qkv.{room}"]
     files = sorted((PACKAGE / room).rglob("*.py"), key=lambda file: (file.parent, file.stem != "__init__", file.stem))
     names = [".".join(file.relative_to(PACKAGE.parent).with_suffix("").parts) for file in files]
-    left_out = re.compile(r"\._(?!_init__)|_(programs|triton)$")
+    left_out = re.compile(r"\._(?!_init__)|_(programs|triton|cuda)$")
     return [name.removesuffix(".__init__") for name in names if not left_out.search(name)]
 
 
