@@ -53,7 +53,7 @@ def test_what_a_block_holds_is_no_more_than_it_may(name, rows, monkeypatch):
 
 def test_each_block_has_a_part_of_the_stream(monkeypatch):
     monkeypatch.setenv("TRITON_INTERPRET", "1")
-    monkeypatch.setattr(step_cuda, "_processors", lambda device: 132)
+    monkeypatch.setattr(step_cuda, "multiprocessors", lambda device: 132)
     assert step_cuda.blocks_of(plan_of(MODELS["gpt2"]("cpu"))) == 132
     assert step_cuda.blocks_of(plan_of(model_of("gpt2", "cpu"))) == 48  # as wide as it is
 

@@ -6,7 +6,6 @@ Shapes: r rows, d width of the stream, v vocabulary.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +15,7 @@ from torch import Tensor
 from qkv.generate import step_maps_triton
 from qkv.generate.step_triton import FusedStep
 from qkv.parts import cuda
+from qkv.parts.programs import multiprocessors
 
 if TYPE_CHECKING:
     from qkv.generate.fused import Layer, Map, Norm, Plan
@@ -157,12 +157,7 @@ class SingleStep(FusedStep):
 
 def blocks_of(plan: Plan) -> int:
     """One for each processor, but that each has a part of the stream."""
-    return min(_processors(plan.tokens.device), plan.tokens.shape[1])
-
-
-@cache
-def _processors(device: torch.device) -> int:
-    return torch.cuda.get_device_properties(device).multi_processor_count
+    return min(multiprocessors(plan.tokens.device), plan.tokens.shape[1])
 
 
 def _alike(plan: Plan) -> bool:

@@ -31,11 +31,6 @@ def has_bindings() -> bool:
     return find_spec("cuda") is not None and find_spec("cuda.bindings") is not None
 
 
-@cache
-def multiprocessors(device: torch.device) -> int:
-    return torch.cuda.get_device_properties(device).multi_processor_count
-
-
 class _Attribute(ctypes.Structure):
     """CUlaunchAttribute: what a launch asks for, by its number, and three numbers at most."""
 

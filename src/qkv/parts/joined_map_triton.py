@@ -6,7 +6,8 @@ from torch import Tensor
 
 from qkv.parts import joined_map_programs as programs
 from qkv.parts.attention.kernels.launch_triton import launch
-from qkv.parts.sum_norm_triton import multiprocessors, of_programs
+from qkv.parts.programs import multiprocessors
+from qkv.parts.sum_norm_triton import of_programs
 
 COLUMNS = 256, 128, 64  # of a program, which are of one map
 NUMBERS = 2048  # at a time

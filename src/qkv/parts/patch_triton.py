@@ -8,7 +8,8 @@ from torch import Tensor
 
 from qkv.parts import patch_programs as programs
 from qkv.parts.attention.kernels.launch_triton import launch
-from qkv.parts.sum_norm_triton import multiprocessors, of_programs
+from qkv.parts.programs import multiprocessors
+from qkv.parts.sum_norm_triton import of_programs
 
 ROWS, COLUMNS = 8, 256  # of a program
 PIXELS = 4096  # of a program that normalises

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from qkv.parts import cuda
-from qkv.parts.programs import has_copy_engine
+from qkv.parts.programs import has_copy_engine, multiprocessors
 
 FILE = Path(__file__).with_suffix(".cu")
 THREADS = 384  # a warpgroup that orders copies, two that multiply
@@ -151,7 +151,7 @@ def _prepared(
         z.stride(0),
     )
     tiles = -(-len(y) // (rows * cluster)) * -(-y.shape[1] // columns)
-    blocks = cluster * min(tiles, cuda.multiprocessors(y.device) // cluster)
+    blocks = cluster * min(tiles, multiprocessors(y.device) // cluster)
     return program.prepared((blocks, 1), arguments, cluster=cluster, early=early)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
 import torch
@@ -60,3 +60,9 @@ def may_begin_early(device: torch.device) -> bool:
 def _generation(device: torch.device, properties: Callable[[torch.device], Any]) -> int:
     found: int = properties(device).major
     return found
+
+
+@cache
+def multiprocessors(device: torch.device) -> int:
+    """Of a GPU; two, where programs are interpreted without one."""
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 2

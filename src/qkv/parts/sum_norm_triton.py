@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import torch
 import triton
 from torch import Tensor
 
 from qkv.parts import sum_norm_programs as programs
 from qkv.parts.attention.kernels.launch_triton import launch
+from qkv.parts.programs import multiprocessors
 
 AT_ONCE = 2048  # numbers of a program on the way there
 EACH = 32  # of them that a thread holds
@@ -104,7 +104,3 @@ def of_programs(kept: Tensor, sums: Tensor) -> None:
 
 def _warps(numbers: int, each: int) -> int:
     return min(16, max(1, numbers // (32 * each)))
-
-
-def multiprocessors(device: torch.device) -> int:
-    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 2

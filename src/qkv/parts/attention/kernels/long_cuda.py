@@ -11,6 +11,7 @@ from torch import Tensor
 
 from qkv.parts import cuda
 from qkv.parts.attention.kernels.flash_tiled import like_a_stream
+from qkv.parts.programs import multiprocessors
 
 FILE = Path(__file__).with_name("long.cu")
 LOG2_E = 1.4426950408889634
@@ -67,7 +68,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, scale: float, steps
         scale * LOG2_E,
     )
     program = _program(steps, width, causal, q.dtype == torch.float16)
-    program.launch((min(tiles, cuda.multiprocessors(q.device)), 1), arguments)
+    program.launch((min(tiles, multiprocessors(q.device)), 1), arguments)
     return o
 
 
