@@ -232,13 +232,15 @@ def test_maps_of_blocks_are_taken_and_given_back() -> None:
     with float8_products(model), torch.no_grad():
         inside = model(ids)
         assert list(model.state_dict()) == names
+        assert vars(model.head)["in_eight_bits"]  # which the loss reads
         few = model(ids[:1, :9])  # 9 rows: no multiple of 16
         assert model(ids[:0]).shape == (0, 16, 23)
     assert not torch.equal(inside, before)
     assert (inside - before).norm() < 0.2 * before.norm()
     assert torch.equal(model(ids), before)
     assert torch.equal(few, model(ids[:1, :9]))
-    assert not any("forward" in vars(module) or "together" in vars(module) for module in model.modules())
+    left = {"forward", "together", "in_eight_bits"}
+    assert not any(left & vars(module).keys() for module in model.modules())
     assert any(isinstance(module, JoinedLinear) for module in model.modules())
 
 

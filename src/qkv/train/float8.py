@@ -30,6 +30,7 @@ from qkv.errors import QkvError
 from qkv.parts.block import Block
 from qkv.parts.context import Context
 from qkv.parts.feedforward import MLP, programmed_name
+from qkv.parts.heads import ENDS_IN_PRODUCT
 from qkv.parts.linear import JoinedLinear
 from qkv.parts.stack import Stack
 from qkv.train.float8_feed_forward import float8_feed_forward
@@ -44,6 +45,7 @@ OLDEST = (8, 9)  # compute capability
 def float8_products(model: nn.Module) -> Iterator[None]:
     """Inside, the linear maps of every `Block` multiply in 8 bits, forward and back.
 
+    The gradient that a vocabulary hands to the last of them is such a product, too (`linear_cross_entropy.py`).
     Maps whose sizes are no multiples of 16 stay as they are, and so do all for a number of rows that is none. Enter
     it before blocks are compiled.
     """
@@ -72,11 +74,14 @@ def float8_products(model: nn.Module) -> Iterator[None]:
     stacks = [module for module in model.modules() if type(module) is Stack]
     for stack in stacks:
         stack.__dict__["in_eight_bits"] = way_of(stack, narrowed, MULTIPLE)
+    heads = [module for module in model.modules() if isinstance(module, ENDS_IN_PRODUCT)]
+    for head in heads:
+        head.__dict__["in_eight_bits"] = True
     try:
         yield
     finally:
-        for stack in stacks:
-            del stack.__dict__["in_eight_bits"]
+        for marked in (*stacks, *heads):
+            del marked.__dict__["in_eight_bits"]
         for each in (*whole, *single, *apart):
             del each.forward
         for several in joined:

@@ -22,6 +22,14 @@ def of_type(x: Tensor, kind: torch.dtype) -> Tensor:
     return x if x.dtype is kind else x.to(kind)
 
 
+def product_into(into: Tensor, a: Tensor, b: Tensor, of_a: Tensor, of_b: Tensor) -> None:
+    """As `product` with one scale each."""
+    if into.is_cuda:
+        torch._scaled_mm(a, b, scale_a=of_a, scale_b=of_b, out_dtype=into.dtype, out=into)
+    else:
+        into.copy_(product(a, b, of_a, of_b, torch.float32))
+
+
 def product(
     a: Tensor, b: Tensor, of_a: Tensor, of_b: Tensor, kind: torch.dtype, bias: Tensor | None = None, quick: bool = False
 ) -> Tensor:

@@ -138,3 +138,47 @@ def test_rows_that_are_not_real_become_zeros_however_they_lie(dtype: torch.dtype
         found = module._without_others(x, real)
         assert torch.equal(found.nan_to_num(-1), kept.masked_fill(~real[:, None], 0).nan_to_num(-1))
         assert torch.equal(x.nan_to_num(-1), kept.nan_to_num(-1))
+
+
+def eight_bits(device: str, width: int, vocabulary: int, rows: int) -> tuple[list[Tensor], list[Tensor]]:
+    """The loss and gradients of states and matrix, with blocks in 8 bits and without."""
+    found = []
+    for marked in (True, False):
+        torch.manual_seed(0)
+        head = LogitHead(width, vocabulary).to(device)
+        states = torch.randn(rows, width, device=device, requires_grad=True)
+        wanted = torch.randint(0, vocabulary, (rows,), device=device)
+        real = torch.arange(rows, device=device) % 7 > 0
+        if marked:
+            head.__dict__["in_eight_bits"] = True
+        with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
+            total, _ = cross_entropy_of_states(head, states, wanted, real, 0.0, vocabulary)
+        found.append([total.detach(), *torch.autograd.grad(total, [states, head.weight])])
+    return found[0], found[1]
+
+
+def check_eight_bits(found: list[Tensor], expected: list[Tensor]) -> None:
+    (loss, of_states, of_matrix), (right, right_of_states, right_of_matrix) = found, expected
+    torch.testing.assert_close(loss, right, rtol=1e-6, atol=0)
+    torch.testing.assert_close(of_matrix, right_of_matrix, rtol=1e-3, atol=1e-5)
+    assert 0.001 < (of_states - right_of_states).norm() / right_of_states.norm() < 0.06
+    assert not of_states[::7].any()
+
+
+def test_only_the_gradient_of_states_is_made_in_8_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "ROOM_ON_CPU", 8 * 7 * 40)
+    check_eight_bits(*eight_bits("cpu", 16, 40, 50))
+
+
+def test_a_width_that_products_in_8_bits_do_not_take_stays_wide() -> None:
+    found, expected = eight_bits("cpu", 24, 40, 50)
+    assert all(torch.equal(mine, right) for mine, right in zip(found, expected, strict=True))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("vocabulary", "rows"), [(50257, 300), (1000, 129), (60_000, 64)])
+def test_only_the_gradient_of_states_is_made_in_8_bits_on_a_gpu(
+    vocabulary: int, rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "ROOM_ON_GPU", 2 * 50272 * 128)
+    check_eight_bits(*eight_bits("cuda", 64, vocabulary, rows))

@@ -34,7 +34,8 @@ def cross_entropy_of_states(
     the vocabulary makes no logit twice; of any other, what is more than can be kept is computed again on the way back.
     """
     if isinstance(head, ENDS_IN_PRODUCT):
-        return linear_cross_entropy(head.factors(states), wanted, real, smoothing)
+        in_eight_bits = head.__dict__.get("in_eight_bits", False)  # by `float8_products`
+        return linear_cross_entropy(head.factors(states), wanted, real, smoothing, in_eight_bits)
 
     def part(states: Tensor, wanted: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:
         return smoothed_cross_entropy(head(states[None]).squeeze(0), wanted, real, smoothing)

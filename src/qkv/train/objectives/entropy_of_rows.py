@@ -61,6 +61,16 @@ class Measures(NamedTuple):
         return self.losses.sum(), self.likelihoods.sum()
 
 
+class Narrow(NamedTuple):
+    """Where slopes go a second time, in 8 bits with 5 of exponent."""
+
+    slopes: Tensor  # [n w]
+    times: int  # what they are multiplied by
+
+    def of(self, rows: slice) -> Narrow:
+        return Narrow(self.slopes[rows], self.times)
+
+
 def measure(logits: Tensor, targets: Targets, into: Measures) -> None:
     """Fill in the measures of logits. [n w]"""
     if _have_program(logits):
@@ -83,16 +93,18 @@ def differentiate(logits: Tensor, targets: Targets, normaliser: Tensor, gradient
         _differentiate(logits[rows], targets.of(rows), normaliser[rows], into[rows], gradient)
 
 
-def measure_and_differentiate(logits: Tensor, targets: Targets, into: Measures) -> None:
-    """Fill in the measures, and put the slopes of the losses in the place of the logits. [n w]"""
+def measure_and_differentiate(logits: Tensor, targets: Targets, into: Measures, narrow: Narrow | None = None) -> None:
+    """Fill in the measures, and put the slopes of the losses in the place of the logits [n w], and in 8 bits."""
     if _have_program(logits):
         from qkv.train.objectives import entropy_triton
 
-        entropy_triton.measure_and_differentiate(logits, targets, into)
+        entropy_triton.measure_and_differentiate(logits, targets, into, narrow)
         return
     for rows in _slices(logits):
         _measure(logits[rows], targets.of(rows), into.of(rows))
         _differentiate(logits[rows], targets.of(rows), into.normaliser[rows], logits[rows])
+        if narrow is not None:
+            narrow.slopes[rows].copy_(logits[rows] * narrow.times)
 
 
 def _measure(logits: Tensor, targets: Targets, into: Measures) -> None:

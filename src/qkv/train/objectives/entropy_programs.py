@@ -14,14 +14,15 @@ import triton.language as tl
 
 @triton.jit
 def entropy_of_rows(
-    logits, slopes, wanted, real, normaliser, losses, likelihoods, gradient,
-    vocabulary, width, stride, slopes_stride, smoothing,
-    MEASURED: tl.constexpr, SLOPED: tl.constexpr, SMOOTHED: tl.constexpr, SCALED: tl.constexpr, N: tl.constexpr,
+    logits, slopes, narrow, wanted, real, normaliser, losses, likelihoods, gradient,
+    vocabulary, width, stride, slopes_stride, narrow_stride, smoothing,
+    MEASURED: tl.constexpr, SLOPED: tl.constexpr, SMOOTHED: tl.constexpr, SCALED: tl.constexpr,
+    TIMES: tl.constexpr, N: tl.constexpr,
 ):  # fmt: skip
     """A program for each row. `width` columns may be read and written, of which the vocabulary's come first.
 
     MEASURED: normaliser, losses and likelihoods are filled in; if not, the normaliser is read. SLOPED: so are slopes,
-    which may be the logits themselves; SCALED: times `gradient`.
+    which may be the logits themselves; SCALED: times `gradient`. TIMES: if not 0, narrow are slopes times it in 8 bits.
     """
     LOG2_E: tl.constexpr = 1.4426950408889634
     LN_2: tl.constexpr = 0.6931471805599453
@@ -73,6 +74,14 @@ def entropy_of_rows(
                 slope *= tl.load(gradient)
             slope = tl.where(counts & (column < vocabulary), slope, 0.0)
             tl.store(slopes + column, slope.to(slopes.dtype.element_ty), mask=column < width)
+            if TIMES:
+                tl.store(narrow + row * narrow_stride + column, in_eight_bits(slope, TIMES), mask=column < width)
+
+
+@triton.jit
+def in_eight_bits(slope, TIMES: tl.constexpr):
+    """With 5 bits of exponent, as bytes: the least of slopes are a billion times smaller than the largest."""
+    return (slope * TIMES).to(tl.float8e5).to(tl.int8, bitcast=True)
 
 
 @triton.jit
@@ -88,9 +97,9 @@ def halves(words, nothing):
 
 @triton.jit
 def entropy_of_held_rows(
-    logits, wanted, real, normaliser, losses, likelihoods,
-    vocabulary, width, stride, smoothing,
-    SMOOTHED: tl.constexpr, FULL: tl.constexpr, TILES: tl.constexpr, N: tl.constexpr,
+    logits, narrow, wanted, real, normaliser, losses, likelihoods,
+    vocabulary, width, stride, narrow_stride, smoothing,
+    SMOOTHED: tl.constexpr, TIMES: tl.constexpr, FULL: tl.constexpr, TILES: tl.constexpr, N: tl.constexpr,
 ):  # fmt: skip
     """As `entropy_of_rows` MEASURED and SLOPED in place, of bfloat16 rows of at most TILES · 2 N columns, read once.
 
@@ -102,12 +111,15 @@ def entropy_of_held_rows(
     LEAST: tl.constexpr = -8323200  # -inf twice, 0xff80ff80
     row = tl.program_id(0).to(tl.int64)
     logits += row * stride
+    narrow += row * narrow_stride
     words = logits.to(tl.pointer_type(tl.int32), bitcast=True)
     lane = tl.arange(0, N)
     if tl.load(real + row) == 0:
         for start in range(0, width, 2 * N):
             column = start + tl.arange(0, 2 * N)
             tl.store(logits + column, tl.zeros([2 * N], logits.dtype.element_ty), mask=column < width)
+            if TIMES:
+                tl.store(narrow + column, tl.zeros([2 * N], tl.int8), mask=column < width)
         tl.store(normaliser + row, 0.0)
         tl.store(losses + row, 0.0)
         tl.store(likelihoods + row, 0.0)
@@ -161,7 +173,11 @@ def entropy_of_held_rows(
             if tile >= FULL:
                 slope = tl.where(column < vocabulary, slope, 0.0)
             tl.store(logits + column, slope.to(logits.dtype.element_ty), mask=column < width)
+            if TIMES:
+                tl.store(narrow + column, in_eight_bits(slope, TIMES), mask=column < width)
         aim = tl.load(wanted + row)  # rather than hold it meanwhile
         tl.debug_barrier()  # the wanted token's slope is written again, after all others
         slope = tl.exp2((said - top) * LOG2_E - spread) - evenly - (1 - smoothing)
         tl.store(logits + aim, slope.to(logits.dtype.element_ty), mask=known)
+        if TIMES:
+            tl.store(narrow + aim, in_eight_bits(slope, TIMES), mask=known)

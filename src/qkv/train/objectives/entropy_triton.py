@@ -15,7 +15,7 @@ from qkv.parts.attention.kernels.launch_triton import launch
 from qkv.train.objectives.entropy_programs import entropy_of_held_rows, entropy_of_rows
 
 if TYPE_CHECKING:
-    from qkv.train.objectives.entropy_of_rows import Measures, Targets
+    from qkv.train.objectives.entropy_of_rows import Measures, Narrow, Targets
 
 _AT_ONCE = 4096  # columns at most that a program takes in one step
 _OF_A_LANE = 8  # columns of a step: a load of 16 bytes in bfloat16
@@ -34,12 +34,12 @@ def differentiate(logits: Tensor, targets: Targets, normaliser: Tensor, gradient
     _run(logits, into, targets, (normaliser, *unused), gradient, measured=False, sloped=True)
 
 
-def measure_and_differentiate(logits: Tensor, targets: Targets, into: Measures) -> None:
+def measure_and_differentiate(logits: Tensor, targets: Targets, into: Measures, narrow: Narrow | None) -> None:
     """As `entropy_of_rows.measure_and_differentiate`."""
     if _can_be_held(logits):
-        _run_held(logits, targets, into)
+        _run_held(logits, targets, into, narrow)
     else:
-        _run(logits, logits, targets, into, None, measured=True, sloped=True)
+        _run(logits, logits, targets, into, None, measured=True, sloped=True, narrow=narrow)
 
 
 def _can_be_held(logits: Tensor) -> bool:
@@ -49,7 +49,7 @@ def _can_be_held(logits: Tensor) -> bool:
     return narrow and width <= _HELD and not torch.compiler.is_compiling()
 
 
-def _run_held(logits: Tensor, targets: Targets, measures: Measures) -> None:
+def _run_held(logits: Tensor, targets: Targets, measures: Measures, narrow: Narrow | None) -> None:
     rows, width = logits.shape
     if not rows:
         return
@@ -58,10 +58,11 @@ def _run_held(logits: Tensor, targets: Targets, measures: Measures) -> None:
     launch(
         entropy_of_held_rows,
         (rows, 1),
-        (logits, *_numbers(targets), *measures),
-        (targets.vocabulary, width, logits.stride(0), float(targets.smoothing)),
+        (logits, _bytes(narrow, logits), *_numbers(targets), *measures),
+        (targets.vocabulary, width, logits.stride(0), _stride(narrow), float(targets.smoothing)),
         {
             "SMOOTHED": targets.smoothing > 0,
+            "TIMES": 0 if narrow is None else narrow.times,
             "FULL": targets.vocabulary // columns,
             "TILES": triton.cdiv(width, columns),
             "N": columns // 2,
@@ -80,6 +81,7 @@ def _run(
     *,
     measured: bool,
     sloped: bool,
+    narrow: Narrow | None = None,
 ) -> None:
     rows, width = logits.shape
     if not rows:
@@ -88,17 +90,29 @@ def _run(
     launch(
         entropy_of_rows,
         (rows, 1),
-        (logits, slopes, *_numbers(targets), *measures, measures[0] if gradient is None else gradient),
-        (targets.vocabulary, width, logits.stride(0), slopes.stride(0), float(targets.smoothing)),
+        (
+            logits, slopes, _bytes(narrow, logits), *_numbers(targets), *measures,
+            measures[0] if gradient is None else gradient,
+        ),
+        (targets.vocabulary, width, logits.stride(0), slopes.stride(0), _stride(narrow), float(targets.smoothing)),
         {
             "MEASURED": measured,
             "SLOPED": sloped,
             "SMOOTHED": targets.smoothing > 0,
             "SCALED": gradient is not None,
+            "TIMES": 0 if narrow is None else narrow.times,
             "N": columns,
         },
         num_warps=max(1, columns // (32 * _OF_A_LANE)),
-    )
+    )  # fmt: skip
+
+
+def _bytes(narrow: Narrow | None, others: Tensor) -> Tensor:
+    return others if narrow is None else narrow.slopes.view(torch.int8)
+
+
+def _stride(narrow: Narrow | None) -> int:
+    return 0 if narrow is None else narrow.slopes.stride(0)
 
 
 def _numbers(targets: Targets) -> tuple[Tensor, Tensor]:
