@@ -5,7 +5,8 @@ import os
 import pytest
 import torch
 
-from qkv.train.float8_activations import activated, sloped
+from qkv.train.float8_activations import STEEPEST, activated, sloped
+from qkv.train.float8_bounds import APART, SLACK, Learned, _narrow_by_torch
 from qkv.train.float8_norms import sum_norm_rounded, sum_norm_rounded_back
 from qkv.train.float8_rows import rounded, rounded_side_by_side, turned
 
@@ -19,9 +20,11 @@ KINDS = [torch.float32] if INTERPRETED else [torch.float32, torch.bfloat16]
 @pytest.fixture(autouse=True)
 def small_steps(monkeypatch):
     """So that small matrices have several steps and tiles."""
-    from qkv.train import float8_triton
+    from qkv.train import float8_triton, float8_weights_triton
 
     monkeypatch.setattr(float8_triton, "AT_ONCE", 256)
+    monkeypatch.setattr(float8_weights_triton, "AT_ONCE", 32)
+    monkeypatch.setattr(float8_weights_triton, "STRIPS", float8_weights_triton.Strips(4, 32, 16, 16, 1))
     monkeypatch.setattr(float8_triton, "TURN", float8_triton.Tile(32, 32, 4))
     monkeypatch.setattr(float8_triton, "ACTIVATE", float8_triton.Tile(32, 64, 4))
 
@@ -175,3 +178,46 @@ def test_norms_round_what_they_make_and_what_they_hand_back(rms, rows, width):
     torch.testing.assert_close(scales.cpu(), right[3])
     torch.testing.assert_close(sums.cpu(), right[2], rtol=1e-4, atol=0.1)
     assert near_enough(narrow, right[1])
+
+
+def learned_of(shifted, biased, width=48, values=32, hidden=80):
+    torch.manual_seed(hidden)
+    shapes = (96 + values, width), (width, values), (hidden, width), (width, hidden)
+    weights = tuple(torch.randn(shape) * 2.0 ** torch.randint(-6, 6, ()) for shape in shapes)
+    norms = tuple((torch.randn(width), torch.randn(width) if shifted else None) for _ in range(2))
+    biases = (torch.randn(values) * 9, torch.randn(hidden) * 9) if biased else (None, None)
+    return Learned(weights, values, norms, *biases)
+
+
+def on_device(learned):
+    if isinstance(learned, tuple):
+        moved = [on_device(each) for each in learned]
+        return type(learned)(*moved) if hasattr(learned, "_fields") else tuple(moved)
+    return learned.to(DEVICE) if isinstance(learned, torch.Tensor) else learned
+
+
+@pytest.mark.parametrize("shifted", [False, True])
+@pytest.mark.parametrize("biased", [False, True])
+@pytest.mark.parametrize("width", [48, 112])
+def test_weights_of_a_block_are_bounded_and_rounded_as_by_torch(shifted, biased, width):
+    from qkv.train import float8_weights_triton
+
+    learned = learned_of(shifted, biased, width)
+    made, scales, of_columns = float8_weights_triton.narrow(on_device(learned), APART, SLACK, STEEPEST)
+    expected, expected_scales, expected_columns = _narrow_by_torch(learned)
+    assert torch.equal(of_columns.cpu(), expected_columns)
+    assert torch.equal(scales[:8, :, 0].cpu(), expected_scales[:8, :, 0])
+    torch.testing.assert_close(scales[8, 0, 0].cpu(), expected_scales[8, 0, 0])
+    for mine, right in zip(made, expected, strict=True):
+        assert same(mine[0], right[0])
+        assert same(mine[1], right[1])
+
+
+@pytest.mark.parametrize("weight", [0, 1, 2, 3])
+def test_a_weight_that_is_no_number_is_not_passed_over(weight):
+    from qkv.train import float8_weights_triton
+
+    learned = learned_of(True, True)
+    learned.weights[weight][7, 31] = torch.nan
+    _, scales, _ = float8_weights_triton.narrow(on_device(learned), APART, SLACK, STEEPEST)
+    assert scales[:4, 1, 0].isnan().tolist() == [number == weight for number in range(4)]

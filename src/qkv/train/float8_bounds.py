@@ -2,10 +2,10 @@
 
 What a norm makes is no longer than its gain allows, a product no larger than a row's length times a column's, and what
 heads read no larger than the largest value. So every matrix of the way there has one scale, which a product takes for
-nothing; all scales of a step together are a few small launches. Bounds are some 8 times what need be: with an exponent
+nothing; all scales of a block together are two small launches. Bounds are some 8 times what need be: with an exponent
 that costs nothing but the smallest numbers (`float8_feed_forward.py`).
 
-Shapes: l blocks, k width of the stream.
+Shapes: k width of the stream, d that of the weights' output, which is the same.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from qkv.parts.programs import runs_our_own
 from qkv.parts.sum_norm import numbers_of
 from qkv.train.float8_activations import STEEPEST
 from qkv.train.float8_feed_forward import SLACK
@@ -52,51 +53,72 @@ class Narrow(NamedTuple):
     normed: Scale  # read by the feed-forward
     hidden: Scale
     reach: Tensor  # [] how far a gradient's row of length 1 can get through the feed-forward's last product
+    of_columns: Tensor  # [1 k] the power of `out` for each column: a product with scales of rows asks for that
     project_bias: Tensor | None  # of the type that products have, which add them
     inner_bias: Tensor | None
-    of_columns: Tensor  # [1 k] the power of `out` for each column: a product with scales of rows asks for that
+
+
+class Learned(NamedTuple):
+    """All of a block that its bounds are made of."""
+
+    weights: tuple[Tensor, Tensor, Tensor, Tensor]  # project, out, inner, outer
+    values: int  # rows of the projection that make values: its last
+    norms: tuple[tuple[Tensor, Tensor | None], tuple[Tensor, Tensor | None]]  # (gain, shift) of both
+    value_bias: Tensor | None
+    inner_bias: Tensor | None
 
 
 @torch.no_grad()
 def narrow_blocks(blocks: Sequence[tuple[Any, Any]]) -> list[Narrow]:
     """Of blocks that are one step of attention and one of an `MLP` each, with a norm before it."""
-    maps = [
-        each for first, second in blocks
-        for each in (first.mixer.project, first.mixer.out, second.mixer.inner, second.mixer.outer)
-    ]  # fmt: skip
-    weights = [each.weight.detach() for each in maps]
-    inverses, scales = _apart(torch.stack(torch._foreach_norm(weights, float("inf"))))
-    found = [
-        Matrix(*both_ways(weight, inverse), power)
-        for weight, inverse, power in zip(weights, inverses, scales, strict=True)
-    ]
-    far, long = _reaches([first.norm for first, _ in blocks])  # [l] each
-    far_2, long_2 = _reaches([second.norm for _, second in blocks])
-    values = [_last(first.mixer.project.weight, first.mixer.value_size) for first, _ in blocks]
-    heads = SLACK * (long * _longest(values, 1) + _largest([_value_bias(first.mixer) for first, _ in blocks], long))
-    hidden = SLACK * (
-        long_2 * _longest([second.mixer.inner.weight for _, second in blocks], 1)
-        + _largest([second.mixer.inner.bias for _, second in blocks], long)
-    )
-    reach = SLACK * STEEPEST * _longest([second.mixer.outer.weight for _, second in blocks], 0)
-    of_all, powers_of_all = _apart(torch.cat([far, heads, far_2, hidden]))
-    several = len(blocks)
-    pairs = [Scale(inverse, power) for inverse, power in zip(of_all, powers_of_all, strict=True)]
-    reaches = reach[:, None].repeat(1, APART)[:, 0].unbind()
-    kind = type_on(weights[0].device)
+    kind = type_on(blocks[0][0].mixer.out.weight.device)
     project_biases = _of_kind([first.mixer.project.whole_bias() for first, _ in blocks], kind)
     inner_biases = _of_kind([second.mixer.inner.bias for _, second in blocks], kind)
-    of_outs = torch.stack([each.power for each in found[1::4]])[:, None, None].expand(-1, 1, found[1].rows.shape[1])
-    rest = zip(reaches, project_biases, inner_biases, of_outs.contiguous().unbind(), strict=True)
-    return [
-        _narrow(found[4 * n : 4 * n + 4], pairs[n::several], *given) for n, given in enumerate(rest)
-    ]  # fmt: skip
+    all_biases = zip(project_biases, inner_biases, strict=True)
+    return [_narrow(_learned(*steps), *biases) for steps, biases in zip(blocks, all_biases, strict=True)]
 
 
-def _narrow(matrices: Sequence[Matrix], scales: Sequence[Scale], *rest: Any) -> Narrow:
-    project, out, inner, outer = matrices
-    read, heads, normed, hidden = scales
-    return Narrow(project, out, inner, outer, read, heads, normed, hidden, *rest)
+def _learned(first: Any, second: Any) -> Learned:
+    attention, mlp = first.mixer, second.mixer
+    (gain, shift, *_), (second_gain, second_shift, *_) = numbers_of(first.norm), numbers_of(second.norm)
+    maps = attention.project, attention.out, mlp.inner, mlp.outer
+    project, out, inner, outer = (each.weight.detach() for each in maps)
+    # Values are the last of the projection's maps, and their bias the last of its biases.
+    value_bias = _last(attention.project.bias, attention.value_size) if "value" in attention.biases else None
+    norms = (gain, shift), (second_gain, second_shift)
+    return Learned((project, out, inner, outer), attention.value_size, norms, value_bias, mlp.inner.bias)
+
+
+def _narrow(learned: Learned, project_bias: Tensor | None, inner_bias: Tensor | None) -> Narrow:
+    if runs_our_own(learned.weights[0]):
+        from qkv.train import float8_weights_triton  # Triton comes with torch's builds for GPUs only
+
+        made, scales, of_columns = float8_weights_triton.narrow(learned, APART, SLACK, STEEPEST)
+    else:
+        made, scales, of_columns = _narrow_by_torch(learned)
+    inverses, powers_of_all = scales[:, :, 0].unbind(1)  # [9] each
+    pairs = [Scale(*each) for each in zip(inverses.unbind(), powers_of_all.unbind(), strict=True)]
+    matrices = [Matrix(*both, scale.power) for both, scale in zip(made, pairs, strict=False)]
+    return Narrow(*matrices, *pairs[4:8], pairs[8].inverse, of_columns, project_bias, inner_bias)
+
+
+def _narrow_by_torch(learned: Learned) -> tuple[list[tuple[Tensor, Tensor]], Tensor, Tensor]:
+    """(Weights in 8 bits by rows and by columns; scales; the power of `out` for each column [1 k])
+
+    Scales [9 2 APART] are inverses and powers: of the weights, of what is read, of heads, of what the feed-forward
+    reads and of hidden units. Last is the reach, alone.
+    """
+    project, _, inner, outer = learned.weights
+    (far, long), (far_2, long_2) = (_reaches(*norm) for norm in learned.norms)
+    values = project[len(project) - learned.values :]
+    heads = SLACK * (long * _longest(values, 1) + _largest(learned.value_bias, long))
+    hidden = SLACK * (long_2 * _longest(inner, 1) + _largest(learned.inner_bias, long))
+    reach = SLACK * STEEPEST * _longest(outer, 0)
+    largest = [each.abs().amax() for each in learned.weights]
+    inverse, power = powers(torch.stack([*largest, far, heads, far_2, hidden]))
+    scales = torch.stack([torch.cat([inverse, reach[None]]), torch.cat([power, reach[None]])], 1)  # [9 2]
+    made = [both_ways(each, one) for each, one in zip(learned.weights, inverse, strict=False)]
+    return made, scales[:, :, None].repeat(1, 1, APART), power[1].expand(1, learned.weights[1].shape[1]).contiguous()
 
 
 def _of_kind(biases: Sequence[Tensor | None], kind: torch.dtype) -> Sequence[Tensor | None]:
@@ -105,36 +127,21 @@ def _of_kind(biases: Sequence[Tensor | None], kind: torch.dtype) -> Sequence[Ten
     return torch.cat(there).to(kind).split([len(bias) for bias in there]) if there else biases
 
 
-def _apart(largest: Tensor) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
-    """Inverses and powers for each of these numbers."""
-    inverse, power = powers(largest[:, None].repeat(1, APART))
-    return inverse[:, 0].unbind(), power[:, 0].unbind()
+def _reaches(gain: Tensor, shift: Tensor | None) -> tuple[Tensor, Tensor]:
+    """(The largest number, the longest row) that a norm can make: no normed number is further out than √k. [] []"""
+    gains = gain.abs() * gain.numel() ** 0.5  # [k]
+    if shift is None:
+        return gains.amax(), gains.amax()
+    return (gains + shift.abs()).amax(), gains.amax() + torch.linalg.vector_norm(shift)
 
 
-def _reaches(norms: Sequence[Any]) -> tuple[Tensor, Tensor]:
-    """(The largest number, the longest row) that each can make: no normed number is further out than √k. [l] [l]"""
-    numbers = [numbers_of(norm) for norm in norms]
-    gains = torch.stack([gain for gain, *_ in numbers]).abs() * numbers[0][0].numel() ** 0.5  # [l k]
-    if any(shift is None for _, shift, *_ in numbers):
-        return gains.amax(1), gains.amax(1)
-    shifts = torch.stack([shift for _, shift, *_ in numbers if shift is not None])
-    return (gains + shifts.abs()).amax(1), gains.amax(1) + torch.linalg.vector_norm(shifts, dim=1)
+def _longest(weight: Tensor, dim: int) -> Tensor:
+    """The length of the longest row (1) or column (0). []"""
+    return torch.linalg.vector_norm(weight, dim=dim).amax()
 
 
-def _longest(weights: Sequence[Tensor], dim: int) -> Tensor:
-    """The length of the longest row (1) or column (0) of each. [l]"""
-    return torch.stack([torch.linalg.vector_norm(weight, dim=dim) for weight in weights]).amax(1)
-
-
-def _largest(biases: Sequence[Tensor | None], none: Tensor) -> Tensor:
-    """Of each bias. [l]"""
-    there = [bias for bias in biases if bias is not None]
-    return torch.stack(torch._foreach_norm(there, float("inf"))) if there else torch.zeros_like(none)
-
-
-def _value_bias(mixer: Any) -> Tensor | None:
-    """Values are the last of the projection's maps, and their bias the last of its biases."""
-    return _last(mixer.project.bias, mixer.value_size) if "value" in mixer.biases else None
+def _largest(bias: Tensor | None, like: Tensor) -> Tensor:
+    return torch.zeros_like(like) if bias is None else bias.abs().amax()
 
 
 def _last(weight: nn.Parameter, rows: int) -> Tensor:

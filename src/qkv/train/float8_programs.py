@@ -130,11 +130,24 @@ def round_activated(
 ):  # fmt: skip
     """activation(z), each row times its inverse, in 8 bits by rows and by columns. Tiles are those of `turn`.
 
-    With step 0 there is one inverse for all rows. `again` are the same inverses: what is rounded for a column must not
-    be what is rounded for a row, or ptxas 12.8 reads it before it is there (a word of two such halves is made late).
+    With step 0 there is one inverse for all rows. `again` are the same inverses, for columns.
     """
-    four = tl.program_id(0).to(tl.int64) * R + tl.arange(0, R)
-    column = tl.program_id(1) * N + tl.arange(0, N)
+    down, along = tl.program_id(0), tl.program_id(1)
+    round_tile(z, inverses, again, narrow, turned, down, along, rows, width, step, ACTIVATION, R, N)
+
+
+@triton.jit
+def round_tile(
+    z, inverses, again, narrow, turned, down, along, rows, width, step,
+    ACTIVATION: tl.constexpr, R: tl.constexpr, N: tl.constexpr,
+):  # fmt: skip
+    """Of `round_activated` the tile that is so many tiles down and along.
+
+    What is rounded for a column must not be what is rounded for a row, or ptxas 12.8 reads it before it is there (a
+    word of two such halves is made late): therefore `again`.
+    """
+    four = down.to(tl.int64) * R + tl.arange(0, R)
+    column = along * N + tl.arange(0, N)
     there = four < rows // 4
     inside = there[:, None] & (column < width)[None, :]
     place = four[:, None] * 4 * width + column[None, :]
