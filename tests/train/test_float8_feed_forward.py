@@ -93,7 +93,7 @@ def test_slopes_are_those_of_the_activations(name: str) -> None:
     above, one = torch.randn(4, 100), torch.ones(4, 1)
     h = find_activation(name)(z)
     (dz,) = torch.autograd.grad(h, z, above)
-    _, _, sums = sloped(above, z.detach(), one, one, 2 * one, name)
+    _, _, sums = sloped(above, z.detach(), one, one, one[0], 2 * one, name)
     torch.testing.assert_close(sums, 2 * dz.sum(0))
     by_rows, by_columns = activated(z.detach(), one, name)
     torch.testing.assert_close(by_rows.float(), h.detach(), rtol=2**-4, atol=2**-10)

@@ -98,14 +98,15 @@ def test_activations_are_rounded_as_by_torch(name, kind, rows, width):
     from qkv.train import float8_triton
 
     z, above = (torch.randn(rows, width).to(kind) for _ in range(2))
-    inverse, fold, sums_by = (2.0 ** torch.randint(2, 6, (rows, 1)) for _ in range(3))
-    there = [each.to(DEVICE) for each in (above, z, inverse, fold, sums_by)]
+    inverse, factors, sums_by = (2.0 ** torch.randint(2, 6, (rows, 1)) for _ in range(3))
+    top = factors.amax() / 16
+    there = [each.to(DEVICE) for each in (above, z, inverse, factors, top, sums_by)]
     narrow, across = float8_triton.activated(there[1], there[2], name)
     expected, _ = activated(z, inverse, name)
     assert same(across, narrow.cpu().float().T)
     assert near_enough(narrow, expected)
     narrow, across, sums = float8_triton.sloped(*there, name)
-    expected, expected_across, expected_sums = sloped(above, z, inverse, fold, sums_by, name)
+    expected, expected_across, expected_sums = sloped(above, z, inverse, factors, top, sums_by, name)
     assert near_enough(narrow, expected)
     assert near_enough(across, expected_across)
     torch.testing.assert_close(sums.cpu(), expected_sums, rtol=1e-3, atol=1e-2)
@@ -169,11 +170,13 @@ def test_norms_round_what_they_make_and_what_they_hand_back(rms, rows, width):
     assert near_enough(found[1], y)
 
     right = sum_norm_rounded_back(of_total, of_y, factors, total, statistics, gain, rms, reach)
-    of_x, narrow, sums, scales = (torch.empty_like(each).to(DEVICE) for each in right)
+    of_x, narrow, sums, scales = (torch.empty_like(each).to(DEVICE) for each in right[:4])
+    tops = torch.empty(2, 4, device=DEVICE)
     there = [each.to(DEVICE) for each in (of_total, of_y, total, statistics, gain)]
     sum_norm_triton.sum_norm_back(
-        *there, rms, of_x, narrow, sums, factors=factors.to(DEVICE), reach=reach.to(DEVICE), scales=scales
+        *there, rms, of_x, narrow, sums, factors=factors.to(DEVICE), reach=reach.to(DEVICE), scales=scales, tops=tops
     )
+    assert torch.equal(tops[:, 0].cpu(), right[4])
     torch.testing.assert_close(of_x.cpu(), right[0], rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(scales.cpu(), right[3])
     torch.testing.assert_close(sums.cpu(), right[2], rtol=1e-4, atol=0.1)

@@ -51,7 +51,7 @@ def sum_norm(
 
 @triton.jit
 def sum_norm_back(
-    of_total, of_y, factors, total, statistics, gain, reach, of_x, of_added, scales, sums, rows,
+    of_total, of_y, factors, total, statistics, gain, reach, of_x, of_added, scales, sizes, sums, rows,
     HANDED: tl.constexpr, TIMES: tl.constexpr, ADDED: tl.constexpr, SCALED: tl.constexpr, RMS: tl.constexpr,
     WIDTH: tl.constexpr, R: tl.constexpr, D: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
@@ -60,7 +60,7 @@ def sum_norm_back(
 
     TIMES: each row of of_y is taken times its factor. SCALED: the narrow one has 8 bits, each row over a power of two.
     Of each row scales [3 rows] are this power, then that of a bound of its products with columns of length `reach`, and
-    the first over the second.
+    the first over the second; sizes [2 programs] are the largest of the first and of the second, by bits.
     """
     column = tl.arange(0, D)
     within = column < WIDTH
@@ -68,6 +68,8 @@ def sum_norm_back(
     of_gain = tl.zeros([R, D], tl.float32)
     of_shift = tl.zeros([R, D], tl.float32)
     of_bias = tl.zeros([R, D], tl.float32)
+    top = tl.zeros([R], tl.int32)
+    top_of_bounds = tl.zeros([R], tl.int32)
     for tile in tl.range(tl.program_id(0), tl.cdiv(rows, R), tl.num_programs(0), num_stages=STAGES):
         row = tile * R + tl.arange(0, R)
         there = row < rows
@@ -105,17 +107,33 @@ def sum_norm_back(
                 tl.store(scales + row, power, mask=there)
                 tl.store(scales + rows + row, bound, mask=there)
                 tl.store(scales + 2 * rows + row, power * one_over, mask=there)
+                top = tl.maximum(top, tl.where(there, power.to(tl.int32, bitcast=True), 0))
+                top_of_bounds = tl.maximum(top_of_bounds, tl.where(there, bound.to(tl.int32, bitcast=True), 0))
                 made *= inverse[:, None]
             tl.store(of_added + at, made.to(of_added.dtype.element_ty), mask=inside)
     kept = sums + tl.program_id(0).to(tl.int64) * 3 * WIDTH + column
     tl.store(kept, tl.sum(of_gain, 0), mask=within)
     tl.store(kept + WIDTH, tl.sum(of_shift, 0), mask=within)
     tl.store(kept + 2 * WIDTH, tl.sum(of_bias, 0), mask=within)
+    if SCALED:
+        tl.store(sizes + tl.program_id(0), tl.max(top, 0))
+        tl.store(sizes + tl.num_programs(0) + tl.program_id(0), tl.max(top_of_bounds, 0))
 
 
 @triton.jit
-def of_programs(sums, whole, programs, columns, P: tl.constexpr, C: tl.constexpr):
-    """whole [columns] = the sum over programs of sums [programs columns], P programs and C columns at a time."""
+def of_programs(sums, whole, sizes, largest, programs, columns, SIZES: tl.constexpr, P: tl.constexpr, C: tl.constexpr):
+    """whole [columns] = the sum over programs of sums [programs columns], P programs and C columns at a time.
+
+    And of so many SIZES [SIZES programs] the largest, which lie four numbers apart.
+    """
+    if SIZES:  # noqa: SIM102 - known when compiled, the other is not
+        if tl.program_id(0) < SIZES:
+            sizes += tl.program_id(0) * programs
+            most = tl.zeros([P * C], tl.int32)
+            for first in range(0, programs, P * C):
+                program = first + tl.arange(0, P * C)
+                most = tl.maximum(most, tl.load(sizes + program, mask=program < programs, other=0))
+            tl.store(largest + 4 * tl.program_id(0), tl.max(most, 0))
     column = tl.program_id(0) * C + tl.arange(0, C)
     within = (column < columns)[None, :]
     total = tl.zeros([P, C], tl.float32)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import torch
 import triton
 from torch import Tensor
 
@@ -61,12 +62,13 @@ def sum_norm(
 def sum_norm_back(
     of_total: Tensor | None, of_y: Tensor, total: Tensor, statistics: Tensor, gain: Tensor, rms: bool, of_x: Tensor,
     of_added: Tensor | None, sums: Tensor, how: Backward = BACKWARD, factors: Tensor | None = None,
-    reach: Tensor | None = None, scales: Tensor | None = None,
+    reach: Tensor | None = None, scales: Tensor | None = None, tops: Tensor | None = None,
 ) -> None:  # fmt: skip
     """Fills of_x and of_added [… d], and sums [3 d]: gradients of gain, shift and bias.
 
-    With factors […] each row of of_y is taken times its own. With scales [3 …], which it fills too, of_added is in 8
-    bits, each row over a power of two of its own.
+    With factors […] each row of of_y is taken times its own. With scales [3 …] and tops [2 4], which it fills too,
+    of_added is in 8 bits, each row over a power of two of its own; tops begin with the largest of the first scales and
+    of the second.
     """
     rows, width = total.shape[:-1].numel(), total.shape[-1]
     if not rows:
@@ -77,13 +79,14 @@ def sum_norm_back(
     at_once = max(1, how.at_once * how.numbers // (together * wide))
     many = min(-(-rows // together), at_once * multiprocessors(total.device))
     kept = sums.new_empty(many, 3 * width)
+    sizes = None if tops is None else kept.new_empty(2, many, dtype=torch.int32)
     launch(
         programs.sum_norm_back,
         (many, 1),
         (
             total if of_total is None else of_total, of_y, gain if factors is None else factors, total, statistics,
             gain, gain if reach is None else reach, of_x, of_x if of_added is None else of_added,
-            kept if scales is None else scales, kept,
+            kept if scales is None else scales, kept if sizes is None else sizes, kept,
         ),
         (rows,),
         {
@@ -92,14 +95,17 @@ def sum_norm_back(
         },
         num_warps=_warps(together * wide, how.each),
     )  # fmt: skip
-    of_programs(kept, sums)
+    of_programs(kept, sums, sizes, tops)
 
 
-def of_programs(kept: Tensor, sums: Tensor) -> None:
-    """sums = the sum of what each program kept. [programs …] → […]"""
+def of_programs(kept: Tensor, sums: Tensor, sizes: Tensor | None = None, tops: Tensor | None = None) -> None:
+    """sums = the sum of what each program kept. [programs …] → […] And the largest of sizes, into tops [n 4]."""
     (several, columns), count = SUMMED, sums.numel()
-    numbers, sizes = (len(kept), count), {"P": several, "C": columns}
-    launch(programs.of_programs, (-(-count // columns), 1), (kept, sums), numbers, sizes, num_warps=4)
+    given = (kept, sums) if sizes is None or tops is None else (sizes, tops.view(torch.int32))
+    tiles = {"SIZES": 0 if sizes is None else len(sizes), "P": several, "C": columns}
+    launch(
+        programs.of_programs, (-(-count // columns), 1), (kept, sums, *given), (len(kept), count), tiles, num_warps=4
+    )
 
 
 def _warps(numbers: int, each: int) -> int:

@@ -28,17 +28,18 @@ def activated(z: Tensor, inverse: Tensor, name: str) -> tuple[Tensor, Tensor]:
 
 
 def sloped(
-    above: Tensor, z: Tensor, inverse: Tensor, fold: Tensor, sums_by: Tensor, name: str
+    above: Tensor, z: Tensor, inverse: Tensor, factors: Tensor, top: Tensor, sums_by: Tensor, name: str
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradient dz of z by that of h: (by rows, each times its inverse [m n]; by columns, each row times its fold
-    [n m]; summed over rows, each times its own of `sums_by` [n] in float32). above, z [m n], the others [m 1]
+    """The gradient dz of z by that of h: (by rows, each times its inverse [m n]; by columns, each row times its factor
+    over `top` [n m]; summed over rows, each times its own of `sums_by` [n] in float32). above, z [m n], top a power of
+    two, the others [m 1]
     """
     if runs_our_own(z):
         from qkv.train import float8_triton
 
-        return float8_triton.sloped(above, z, inverse, fold, sums_by, name)
+        return float8_triton.sloped(above, z, inverse, factors, top, sums_by, name)
     wide = _times_slope(above.float(), z.float(), name)
-    return (wide * inverse).to(NARROW), (wide * fold).to(NARROW).t().contiguous(), (wide * sums_by).sum(0)
+    return (wide * inverse).to(NARROW), (wide * (factors / top)).to(NARROW).t().contiguous(), (wide * sums_by).sum(0)
 
 
 def _times_slope(above: Tensor, z: Tensor, name: str) -> Tensor:

@@ -65,11 +65,10 @@ class _FeedForward(torch.autograd.Function):
         # On the way to the weights rows are summed, which have a scale on either side. Both go with the gradient.
         both, outer_both = of_z * of_x, of_above * of_h  # [m 1] each
         top, outer_top, one = both.amax(), outer_both.amax(), torch.ones_like(longest)
-        fold = of_x * (0x7F000000 - top.view(torch.int32)).view(torch.float32)
         go_back = _back if unwatched(above) else _back_as_operator
         found = go_back(
             above, of_above, x, weight, of_weight, of_weight.amax().expand(1, weight.shape[1]).contiguous(),
-            outer, of_outer, of_outer.amax(), z, inverse * of_above, of_z, fold * of_above, top,
+            outer, of_outer, of_outer.amax(), z, inverse * of_above, of_z, of_x * of_above, top,
             h, outer_both, outer_top, one, ctx.name,
         )  # fmt: skip
         to_x, to_weight, to_bias, to_outer, to_outer_bias = (
@@ -97,7 +96,7 @@ def _forth(
 def _back(
     above: Tensor, of_above: Tensor, x: Tensor, weight: Tensor, of_weight: Tensor, of_columns: Tensor,
     outer: Tensor, of_outer: Tensor, top_of_outer: Tensor,
-    z: Tensor, inverse: Tensor, of_z: Tensor, fold: Tensor, top: Tensor,
+    z: Tensor, inverse: Tensor, of_z: Tensor, factors: Tensor, top: Tensor,
     h: Tensor, outer_both: Tensor, outer_top: Tensor, one: Tensor, name: str,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Gradients of x [m k], W₁ [n k], b₁ [n], W₂ [k n] and b₂ [k]."""
@@ -105,7 +104,7 @@ def _back(
     outer, _ = turned(outer, of_outer, top_of_outer)  # [n k]
     # Scales of rows, being powers of two, are as good when the gradient of z is made: a product without is faster.
     to_h = product(above, outer.t(), one, top_of_outer, kind, quick=True)
-    dz, across, to_bias = sloped(to_h, z, inverse, fold, of_above, name)  # [m n], [n m], [n]
+    dz, across, to_bias = sloped(to_h, z, inverse, factors, top, of_above, name)  # [m n], [n m], [n]
     weight, _ = turned(weight, of_weight, of_columns[:, :1])  # [k n]
     to_x = product(dz, weight.t(), of_z, of_columns, kind, quick=True)
     x, _ = turned(x)  # [k m]
@@ -133,7 +132,7 @@ def _(
 def _(
     above: Tensor, of_above: Tensor, x: Tensor, weight: Tensor, of_weight: Tensor, of_columns: Tensor,
     outer: Tensor, of_outer: Tensor, top_of_outer: Tensor,
-    z: Tensor, inverse: Tensor, of_z: Tensor, fold: Tensor, top: Tensor,
+    z: Tensor, inverse: Tensor, of_z: Tensor, factors: Tensor, top: Tensor,
     h: Tensor, outer_both: Tensor, outer_top: Tensor, one: Tensor, name: str,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     to_weight, to_outer = (torch.empty_like(each, dtype=torch.float32) for each in (weight, outer))

@@ -33,25 +33,44 @@ def sum_norm_rounded(
 def sum_norm_rounded_back(
     of_total: Tensor | None, of_y: Tensor, factors: Tensor | None, total: Tensor, statistics: Tensor, gain: Tensor,
     rms: bool, reach: Tensor,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """As `sum_norm.made_back`, each row of of_y times its factor. What was added has a gradient in 8 bits.
 
-    Last come the scales of its rows [3 m 1]: their powers, those of bounds of their products with columns of length
-    `reach`, and the first over the second.
+    Then come the scales of its rows [3 m 1]: their powers, those of bounds of their products with columns of length
+    `reach`, and the first over the second. Last are the largest of the first and of the second [2].
     """
     if not total.is_cuda:
         of_y = of_y if factors is None else of_y * factors
         of_x, wide, sums = made_back(of_total, of_y, total, statistics, gain, rms, total.dtype)
         inverse, power = powers(wide.abs().amax(-1, keepdim=True))
         over, bound = powers(wide.square().sum(-1, keepdim=True).sqrt() * reach)
-        return of_x, (wide * inverse).to(NARROW), sums, torch.stack([power, bound, power * over])
+        tops = torch.stack([power.amax(), bound.amax()])
+        return of_x, (wide * inverse).to(NARROW), sums, torch.stack([power, bound, power * over]), tops
     from qkv.parts import sum_norm_triton
 
     of_x, narrow = torch.empty_like(total), torch.empty_like(total, dtype=NARROW)
     sums, scales = gain.new_empty(3, total.shape[1]), gain.new_empty(3, len(total), 1)
+    tops = gain.new_empty(2, 4)  # each begins where programs like it
     of_total = None if of_total is None else of_total.contiguous()
     sum_norm_triton.sum_norm_back(
         of_total, of_y.contiguous(), total, statistics, gain, rms, of_x, narrow, sums,
-        sum_norm_triton.ROUNDED, factors=factors, reach=reach, scales=scales,
+        sum_norm_triton.ROUNDED, factors=factors, reach=reach, scales=scales, tops=tops,
     )  # fmt: skip
-    return of_x, narrow, sums, scales
+    return of_x, narrow, sums, scales, tops[:, 0]
+
+
+def sum_norm_times_back(
+    of_total: Tensor | None, of_y: Tensor, factors: Tensor, total: Tensor, statistics: Tensor, gain: Tensor, rms: bool
+) -> tuple[Tensor, Tensor]:
+    """As `sum_norm.made_back` where nothing was added, each row of of_y times its factor: of_x, and sums [3 d]."""
+    if not total.is_cuda:
+        of_x, _, sums = made_back(of_total, of_y * factors, total, statistics, gain, rms, None)
+        return of_x, sums
+    from qkv.parts import sum_norm_triton
+
+    of_x, sums = torch.empty_like(total), gain.new_empty(3, total.shape[1])
+    of_total = None if of_total is None else of_total.contiguous()
+    sum_norm_triton.sum_norm_back(
+        of_total, of_y.contiguous(), total, statistics, gain, rms, of_x, None, sums, factors=factors
+    )
+    return of_x, sums

@@ -166,10 +166,11 @@ def round_tile(
 
 @triton.jit
 def round_sloped(
-    above, z, inverses, folds, scales, narrow, turned, sums, rows, width,
+    above, z, inverses, factors, top, scales, narrow, turned, sums, rows, width,
     ACTIVATION: tl.constexpr, R: tl.constexpr, N: tl.constexpr,
 ):  # fmt: skip
-    """above · activation'(z) in 8 bits: by rows, each times its inverse, and by columns, each row times its fold.
+    """above · activation'(z) in 8 bits: by rows, each times its inverse, and by columns, each row times its
+    factor over `top`, a power of two.
 
     And sums over the rows of each tile [rows/4R width], each times its scale, of what is not rounded.
     """
@@ -181,12 +182,13 @@ def round_sloped(
     place = four[:, None] * 4 * width + column[None, :]
     total = tl.zeros([R, N], tl.float32)
     together = tl.zeros([R, N], tl.int32)
+    over = (0x7F000000 - tl.load(top).to(tl.int32, bitcast=True)).to(tl.float32, bitcast=True)
     for i in tl.static_range(4):
         wide = slope(tl.load(z + place + i * width, mask=inside, other=0.0).to(tl.float32), ACTIVATION)
         wide *= tl.load(above + place + i * width, mask=inside, other=0.0).to(tl.float32)
         total += wide * tl.load(scales + four * 4 + i, mask=there, other=0.0)[:, None]
         inverse = tl.load(inverses + four * 4 + i, mask=there, other=0.0)
-        fold = tl.load(folds + four * 4 + i, mask=there, other=0.0)
+        fold = tl.load(factors + four * 4 + i, mask=there, other=0.0) * over
         by_row = (wide * inverse[:, None]).to(tl.float8e4nv).to(tl.int8, bitcast=True)
         tl.store(narrow + place + i * width, by_row, mask=inside)
         x = (wide * fold[:, None]).to(tl.float8e4nv).to(tl.uint8, bitcast=True)

@@ -19,10 +19,10 @@ from torch.autograd.function import once_differentiable
 
 from qkv.parts.context import Context
 from qkv.parts.feedforward import programmed_name
-from qkv.parts.sum_norm import made_back, made_there, numbers_of
+from qkv.parts.sum_norm import made_there, numbers_of
 from qkv.train.float8_activations import activated, sloped
 from qkv.train.float8_bounds import Narrow, narrow_blocks
-from qkv.train.float8_norms import sum_norm_rounded, sum_norm_rounded_back
+from qkv.train.float8_norms import sum_norm_rounded, sum_norm_rounded_back, sum_norm_times_back
 from qkv.train.float8_product import product, type_on
 from qkv.train.float8_rows import both_ways, rounded_side_by_side, turned
 
@@ -139,18 +139,19 @@ def _gradients(
     else:
         of_y, factors, to_project, to_project_bias = _maps_back(above, read, after, stretch.ones)
     if block is None:
-        of_y = of_y if factors is None else of_y * factors
-        of_x, _, sums = made_back(of_total, of_y, total, statistics, next_gain, next_rms, None)
+        assert factors is not None  # a block comes next
+        of_x, sums = sum_norm_times_back(of_total, of_y, factors, total, statistics, next_gain, next_rms)
         return None, of_x, *[None] * 9, sums[0], sums[1], to_project, to_project_bias
-    of_x, narrow, next_sums, scales = sum_norm_rounded_back(
+    of_x, narrow, next_sums, scales, tops = sum_norm_rounded_back(
         of_total, of_y, factors, total, statistics, next_gain, next_rms, block.reach
     )
     of_y, to_inner, to_inner_bias, to_outer = _feed_forward_back(
-        narrow, scales, normed, z, h_across, block, stretch.activation, stretch.ones[0]
+        narrow, scales, tops, normed, z, h_across, block, stretch.activation, stretch.ones[0]
     )
-    of_x, narrow, sums, (power, *_) = sum_norm_rounded_back(of_x, of_y, scales[1], x, first, gain, rms, block.reach)
+    of_x, narrow, sums, (power, *_), (top, _) = sum_norm_rounded_back(
+        of_x, of_y, scales[1], x, first, gain, rms, block.reach
+    )
     to_heads = product(narrow, block.out.across.t(), power, block.of_columns, type_on(x.device), quick=True)
-    top = power.amax()
     across, _ = turned(narrow, power, top)
     to_out = product(across, heads_across.t(), top, block.heads.power, torch.float32)
     return (
@@ -174,16 +175,15 @@ def _maps_back(
 
 
 def _feed_forward_back(
-    above: Tensor, scales: Tensor, normed: Tensor, z: Tensor, h_across: Tensor, block: Narrow, activation: str,
-    one: Tensor,
+    above: Tensor, scales: Tensor, tops: Tensor, normed: Tensor, z: Tensor, h_across: Tensor, block: Narrow,
+    activation: str, one: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Gradients of what it reads [m d], whose rows are still to be taken times the second of the scales, of W₁ [n d],
     of its bias and of W₂ [d n], by that of what it makes.
     """
-    kind, (power, bound, ratio) = type_on(z.device), scales  # [m 1] each
-    top, top_of_z = power.amax(), bound.amax()
+    kind, (power, _, ratio), (top, top_of_z) = type_on(z.device), scales, tops  # [m 1] each, [] each
     to_h = product(above, block.outer.across.t(), one, block.outer.power, kind, quick=True)
-    dz, across, to_bias = sloped(to_h, z, ratio, power / top_of_z, power, activation)
+    dz, across, to_bias = sloped(to_h, z, ratio, power, top_of_z, power, activation)
     to_read = product(dz, block.inner.across.t(), one, block.inner.power, kind, quick=True)
     normed_across, _ = turned(normed)
     to_inner = product(across, normed_across.t(), top_of_z, block.normed.power, torch.float32)

@@ -110,7 +110,7 @@ def activated(z: Tensor, inverse: Tensor, name: str) -> tuple[Tensor, Tensor]:
 
 
 def sloped(
-    above: Tensor, z: Tensor, inverse: Tensor, fold: Tensor, sums_by: Tensor, name: str
+    above: Tensor, z: Tensor, inverse: Tensor, factors: Tensor, top: Tensor, sums_by: Tensor, name: str
 ) -> tuple[Tensor, Tensor, Tensor]:
     """As `float8_activations.sloped`, for rows that are a multiple of 4."""
     (rows, width), kind, tiles = z.shape, torch.float8_e4m3fn, triton.cdiv(z.shape[0], ACTIVATE.rows)
@@ -120,7 +120,7 @@ def sloped(
         programs.round_sloped,
         (tiles, triton.cdiv(width, ACTIVATE.columns)),
         (
-            above.contiguous(), z.contiguous(), inverse, fold, sums_by,
+            above.contiguous(), z.contiguous(), inverse, factors, top, sums_by,
             narrow.view(torch.int8), across.view(torch.int32), sums,
         ),
         (rows, width),
