@@ -26,7 +26,8 @@ def small_steps(monkeypatch):
     monkeypatch.setattr(float8_weights_triton, "AT_ONCE", 32)
     monkeypatch.setattr(float8_weights_triton, "STRIPS", float8_weights_triton.Strips(4, 32, 16, 16, 1))
     monkeypatch.setattr(float8_triton, "TURN", float8_triton.Tile(32, 32, 4))
-    monkeypatch.setattr(float8_triton, "ACTIVATE", float8_triton.Tile(32, 64, 4))
+    for name in ("ACTIVATE", "SLOPE", "WEIGHTS"):
+        monkeypatch.setattr(float8_triton, name, float8_triton.Tile(32, 64, 4))
 
 
 def same(found, expected):

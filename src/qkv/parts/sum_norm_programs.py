@@ -50,6 +50,16 @@ def sum_norm(
 
 
 @triton.jit
+def both_sums(a, b, other_a, other_b):
+    return a + other_a, b + other_b
+
+
+@triton.jit
+def larger_and_sum(a, b, other_a, other_b):
+    return tl.maximum(a, other_a), b + other_b
+
+
+@triton.jit
 def sum_norm_back(
     of_total, of_y, factors, total, statistics, gain, reach, of_x, of_added, scales, sizes, sums, rows,
     HANDED: tl.constexpr, TIMES: tl.constexpr, ADDED: tl.constexpr, SCALED: tl.constexpr, RMS: tl.constexpr,
@@ -89,9 +99,11 @@ def sum_norm_back(
         of_gain += slope * normed
         of_shift += slope
         slope *= scale
-        shared = normed * (tl.sum(slope * normed, 1) / WIDTH)[:, None]
-        if not RMS:
-            shared += (tl.sum(slope, 1) / WIDTH)[:, None]
+        if RMS:
+            shared = normed * (tl.sum(slope * normed, 1) / WIDTH)[:, None]
+        else:  # together: threads wait for each other but once
+            along, all_of_it = tl.reduce((slope * normed, slope), 1, both_sums)
+            shared = normed * (along / WIDTH)[:, None] + (all_of_it / WIDTH)[:, None]
         made = (slope - shared) * rate
         if HANDED:
             made += passed
@@ -100,10 +112,11 @@ def sum_norm_back(
             of_bias += made
             if SCALED:
                 made = tl.where(within[None, :], made, 0.0)
-                largest = tl.max(made.to(tl.int32, bitcast=True) & 0x7FFFFFFF, 1)  # by bits: no number is above all
+                sizes_of_row = made.to(tl.int32, bitcast=True) & 0x7FFFFFFF  # by bits: no number is above all
+                largest, squares = tl.reduce((sizes_of_row, made * made), 1, larger_and_sum)
                 strange = largest >= 0x7F800000
                 inverse, power = powers(tl.where(strange, 0, largest).to(tl.float32, bitcast=True), strange)
-                one_over, bound = powers(tl.sqrt(tl.sum(made * made, 1)) * tl.load(reach), strange)
+                one_over, bound = powers(tl.sqrt(squares) * tl.load(reach), strange)
                 tl.store(scales + row, power, mask=there)
                 tl.store(scales + rows + row, bound, mask=there)
                 tl.store(scales + 2 * rows + row, power * one_over, mask=there)

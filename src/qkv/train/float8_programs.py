@@ -124,27 +124,38 @@ def turn(
 
 
 @triton.jit
+def in_pairs(upper, lower):
+    """Two rows in 8 bits, with both numbers of a column in the lower half of a word.
+
+    The hardware rounds two numbers at a time into neighbouring bytes: those that are neighbours here.
+    """
+    both = tl.join(upper, lower).to(tl.float8e4nv).to(tl.uint8, bitcast=True)
+    first, second = tl.split(both)
+    return first.to(tl.int32) | (second.to(tl.int32) << 8)
+
+
+@triton.jit
 def round_activated(
-    z, inverses, again, narrow, turned, rows, width, step,
+    z, inverses, narrow, turned, rows, width, step,
     ACTIVATION: tl.constexpr, R: tl.constexpr, N: tl.constexpr,
 ):  # fmt: skip
     """activation(z), each row times its inverse, in 8 bits by rows and by columns. Tiles are those of `turn`.
 
-    With step 0 there is one inverse for all rows. `again` are the same inverses, for columns.
+    With step 0 there is one inverse for all rows.
     """
     down, along = tl.program_id(0), tl.program_id(1)
-    round_tile(z, inverses, again, narrow, turned, down, along, rows, width, step, ACTIVATION, R, N)
+    round_tile(z, inverses, narrow, turned, down, along, rows, width, step, ACTIVATION, R, N)
 
 
 @triton.jit
 def round_tile(
-    z, inverses, again, narrow, turned, down, along, rows, width, step,
+    z, inverses, narrow, turned, down, along, rows, width, step,
     ACTIVATION: tl.constexpr, R: tl.constexpr, N: tl.constexpr,
 ):  # fmt: skip
     """Of `round_activated` the tile that is so many tiles down and along.
 
-    What is rounded for a column must not be what is rounded for a row, or ptxas 12.8 reads it before it is there (a
-    word of two such halves is made late): therefore `again`.
+    What is rounded for a column is not what is rounded for a row: ptxas 12.8 would read it before it is there (a word
+    of two such halves is made late).
     """
     four = down.to(tl.int64) * R + tl.arange(0, R)
     column = along * N + tl.arange(0, N)
@@ -152,14 +163,14 @@ def round_tile(
     inside = there[:, None] & (column < width)[None, :]
     place = four[:, None] * 4 * width + column[None, :]
     together = tl.zeros([R, N], tl.int32)
+    before = tl.zeros([R, N], tl.float32)
     for i in tl.static_range(4):
         wide = activated(tl.load(z + place + i * width, mask=inside, other=0.0).to(tl.float32), ACTIVATION)
-        inverse = tl.load(inverses + (four * 4 + i) * step, mask=there, other=0.0)
-        by_row = (wide * inverse[:, None]).to(tl.float8e4nv).to(tl.int8, bitcast=True)
-        tl.store(narrow + place + i * width, by_row, mask=inside)
-        inverse = tl.load(again + (four * 4 + i) * step, mask=there, other=0.0)
-        x = (wide * inverse[:, None]).to(tl.float8e4nv).to(tl.uint8, bitcast=True)
-        together |= x.to(tl.int32) << (8 * i)
+        wide *= tl.load(inverses + (four * 4 + i) * step, mask=there, other=0.0)[:, None]
+        tl.store(narrow + place + i * width, wide.to(tl.float8e4nv).to(tl.int8, bitcast=True), mask=inside)
+        if i % 2:
+            together |= in_pairs(before, wide) << (8 * i - 8)
+        before = wide
     across = turned + column.to(tl.int64)[:, None] * (rows // 4) + four[None, :]
     tl.store(across, tl.trans(together), mask=(column < width)[:, None] & there[None, :])
 
@@ -182,6 +193,7 @@ def round_sloped(
     place = four[:, None] * 4 * width + column[None, :]
     total = tl.zeros([R, N], tl.float32)
     together = tl.zeros([R, N], tl.int32)
+    before = tl.zeros([R, N], tl.float32)
     over = (0x7F000000 - tl.load(top).to(tl.int32, bitcast=True)).to(tl.float32, bitcast=True)
     for i in tl.static_range(4):
         wide = slope(tl.load(z + place + i * width, mask=inside, other=0.0).to(tl.float32), ACTIVATION)
@@ -191,8 +203,10 @@ def round_sloped(
         fold = tl.load(factors + four * 4 + i, mask=there, other=0.0) * over
         by_row = (wide * inverse[:, None]).to(tl.float8e4nv).to(tl.int8, bitcast=True)
         tl.store(narrow + place + i * width, by_row, mask=inside)
-        x = (wide * fold[:, None]).to(tl.float8e4nv).to(tl.uint8, bitcast=True)
-        together |= x.to(tl.int32) << (8 * i)
+        wide *= fold[:, None]
+        if i % 2:
+            together |= in_pairs(before, wide) << (8 * i - 8)
+        before = wide
     across = turned + column.to(tl.int64)[:, None] * (rows // 4) + four[None, :]
     tl.store(across, tl.trans(together), mask=(column < width)[:, None] & there[None, :])
     tl.store(sums + tile.to(tl.int64) * width + column, tl.sum(total, 0), mask=column < width)

@@ -164,12 +164,12 @@ def bound(
 
 @triton.jit
 def round_weights(
-    project, out, inner, outer, scales, again,
+    project, out, inner, outer, scales,
     project_rows, project_across, out_rows, out_across, inner_rows, inner_across, outer_rows, outer_across,
     P: tl.constexpr, K: tl.constexpr, D: tl.constexpr, V: tl.constexpr, H: tl.constexpr,
     APART: tl.constexpr, R: tl.constexpr, N: tl.constexpr,
 ):  # fmt: skip
-    """All of them by rows and by columns; `again` are the scales once more, as `round_tile` wants them."""
+    """All of them by rows and by columns."""
     program = tl.program_id(0)
     by_k: tl.constexpr = (K + N - 1) // N
     by_v: tl.constexpr = (V + N - 1) // N
@@ -179,19 +179,16 @@ def round_weights(
     of_inner: tl.constexpr = of_out + (H + 4 * R - 1) // (4 * R) * by_k
     if program < of_project:
         tile = program
-        round_tile(project, scales, again, project_rows, project_across, tile // by_k, tile % by_k, P, K, 0, "", R, N)
+        round_tile(project, scales, project_rows, project_across, tile // by_k, tile % by_k, P, K, 0, "", R, N)
     elif program < of_out:
         tile = program - of_project
         scales += 2 * APART
-        again += 2 * APART
-        round_tile(out, scales, again, out_rows, out_across, tile // by_v, tile % by_v, D, V, 0, "", R, N)
+        round_tile(out, scales, out_rows, out_across, tile // by_v, tile % by_v, D, V, 0, "", R, N)
     elif program < of_inner:
         tile = program - of_out
         scales += 4 * APART
-        again += 4 * APART
-        round_tile(inner, scales, again, inner_rows, inner_across, tile // by_k, tile % by_k, H, K, 0, "", R, N)
+        round_tile(inner, scales, inner_rows, inner_across, tile // by_k, tile % by_k, H, K, 0, "", R, N)
     else:
         tile = program - of_inner
         scales += 6 * APART
-        again += 6 * APART
-        round_tile(outer, scales, again, outer_rows, outer_across, tile // by_h, tile % by_h, D, H, 0, "", R, N)
+        round_tile(outer, scales, outer_rows, outer_across, tile // by_h, tile % by_h, D, H, 0, "", R, N)

@@ -59,12 +59,12 @@ def narrow(
         },
         num_warps=4,
     )  # fmt: skip
-    tile, kind = float8_triton.ACTIVATE, torch.float8_e4m3fn
+    tile, kind = float8_triton.WEIGHTS, torch.float8_e4m3fn
     made = [(torch.empty_like(each, dtype=kind), each.new_empty(each.shape[::-1], dtype=kind)) for each in weights]
     views = [each for rows, across in made for each in (rows.view(torch.int8), across.view(torch.int32))]
     tiles = sum(triton.cdiv(each.shape[0], tile.rows) * triton.cdiv(each.shape[1], tile.columns) for each in weights)
     launch(
-        programs.round_weights, (tiles, 1), (*weights, scales, scales, *views), (),
+        programs.round_weights, (tiles, 1), (*weights, scales, *views), (),
         {**shapes, "APART": apart, "R": tile.rows // 4, "N": tile.columns},
         num_warps=tile.warps,
     )  # fmt: skip
