@@ -98,8 +98,9 @@ def _narrow(learned: Learned, project_bias: Tensor | None, inner_bias: Tensor | 
         made, scales, of_columns = _narrow_by_torch(learned)
     inverses, powers_of_all = scales[:, :, 0].unbind(1)  # [9] each
     pairs = [Scale(*each) for each in zip(inverses.unbind(), powers_of_all.unbind(), strict=True)]
-    matrices = [Matrix(*both, scale.power) for both, scale in zip(made, pairs, strict=False)]
-    return Narrow(*matrices, *pairs[4:8], pairs[8].inverse, of_columns, project_bias, inner_bias)
+    project, out, inner, outer = (Matrix(*both, scale.power) for both, scale in zip(made, pairs, strict=False))
+    read, heads, normed, hidden, (reach, _) = pairs[4:]
+    return Narrow(project, out, inner, outer, read, heads, normed, hidden, reach, of_columns, project_bias, inner_bias)
 
 
 def _narrow_by_torch(learned: Learned) -> tuple[list[tuple[Tensor, Tensor]], Tensor, Tensor]:
