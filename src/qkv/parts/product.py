@@ -67,6 +67,11 @@ def activated_map(
     return y
 
 
+def map_into(y: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None, tiling: Tiling | None = None) -> None:
+    """y = x Wᵀ + b, [m n] [m k] [n k] [n]"""
+    _run(tiling or storing(y.shape[1]), x, weight, y, y, bias, y)
+
+
 def both(
     x: Tensor, weight: Tensor, bias: Tensor | None, activation: str, tiling: Tiling | None = None
 ) -> tuple[Tensor, Tensor]:

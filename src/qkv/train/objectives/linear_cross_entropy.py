@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from qkv.parts.heads import LogitFactors
+from qkv.parts.learned_map import map_into
 from qkv.parts.precision import narrowed, without_autocast
 from qkv.train.objectives.entropy_of_rows import Measures, Targets, measure, measure_and_differentiate, wide_type
 
@@ -82,10 +83,7 @@ def _pass(factors: LogitFactors, targets: Targets, needs: Needs) -> tuple[Measur
         for start in range(0, len(x), len(room)):
             rows = slice(start, min(start + len(room), len(x)))
             logits = room[: rows.stop - rows.start]  # [r w]
-            if bias is None:
-                torch.mm(x[rows], matrix.T, out=logits)
-            else:
-                torch.addmm(bias, x[rows], matrix.T, out=logits)
+            map_into(logits, x[rows], matrix, bias)
             if not any(needs):
                 measure(logits, targets.of(rows), measures.of(rows))
                 continue
