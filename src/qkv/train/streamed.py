@@ -201,7 +201,7 @@ def _steps_of(block: Block) -> list[Any]:
 
 def _wide_weights(stack: Stack) -> list[Tensor]:
     """Weights of products."""
-    steps = [step for block in stack.blocks for step in _steps_of(block)]
+    steps: list[Any] = [step for block in stack.blocks for step in block.children()]
     maps = [each for step in steps for each in (_first_map(step.mixer), _last_map(step.mixer))]
     return [each.weight for each in maps if each.weight.dtype == torch.float32]
 
