@@ -5,7 +5,7 @@
 
 Peers: the model as one writes it by hand (`plain_gpt2.py`), compiled whole; the reference library's, compiled whole and
 eager. All of them: bfloat16 by autocast on float32 weights, fused AdamW, no dropout, no clipping, a batch that stays on
-the GPU. Ours is a step of the training loop with `precision="bfloat16", compile=True`, recorded as it is by default;
+the GPU. Ours is a step of the training loop with `precision="bfloat16"` as it is by default, recorded and not compiled;
 then the same with `precision="float8"`, beside the best of these in bfloat16.
 """
 
@@ -25,13 +25,13 @@ from torch import Tensor, nn
 from qkv.data.packing import LanguageBatch
 from qkv.models.gpt2 import SIZES
 from qkv.models.head_choice import HeadChoice
-from qkv.train.compiling import compiled_blocks
 from qkv.train.cost.step import AlwaysThis
 from qkv.train.float8 import float8_products
 from qkv.train.objectives.language import LanguageLoss
 from qkv.train.optimizers import adamw
 from qkv.train.settings import TrainSettings
 from qkv.train.step import Stepper
+from qkv.train.streamed import streamed_stacks
 
 PLAIN = {"dropout": 0.0, "embedding_dropout": 0.0, "attention_dropout": 0.0}
 TINY = {"vocabulary": 300, "positions": 64, "width": 48, "hidden": 192, "heads": 3, "layers": 2}
@@ -96,8 +96,7 @@ def training(bench: Bench, precision: str) -> Work:
     def ours(stack: ExitStack) -> Call:
         if precision == "float8":
             stack.enter_context(float8_products(model))
-        if bench.compiles:
-            stack.enter_context(compiled_blocks(model))
+        stack.enter_context(streamed_stacks(model))
         return our_step(model, ids, precision)
 
     def theirs(of: nn.Module | None, compiled: bool) -> Make:

@@ -26,12 +26,12 @@ from qkv.data.image_rows import ImageBatch
 from qkv.data.preprocessing import Normalise
 from qkv.models.head_choice import HeadChoice
 from qkv.models.vit import SIZES, ViTSizes
-from qkv.train.compiling import compiled_blocks
 from qkv.train.cost.step import AlwaysThis
 from qkv.train.objectives.images import ImageClassificationLoss
 from qkv.train.optimizers import adamw
 from qkv.train.settings import TrainSettings
 from qkv.train.step import Stepper
+from qkv.train.streamed import streamed_stacks
 from qkv.weights.maps.timm import rules
 from qkv.weights.rules import to_theirs
 from qkv.weights.save import tensors_of
@@ -127,9 +127,8 @@ def training(bench: Bench, given: dict[str, float]) -> Work:
     pixels = torch.randint(0, 256, pair.pictures.shape, dtype=torch.uint8, device=device)
 
     def ours(stack: ExitStack) -> Call:
-        settings = TrainSettings(steps=1, precision="bfloat16", compile=bench.compiles, device=device.type, clip=None)
-        if settings.compile:
-            stack.enter_context(compiled_blocks(pair.ours))
+        settings = TrainSettings(steps=1, precision="bfloat16", device=device.type, clip=None)
+        stack.enter_context(streamed_stacks(pair.ours))
         model = pair.ours.train()
         objective = ImageClassificationLoss(normalise=Normalise())
         stepper = Stepper(model, objective, adamw(model, learning_rate=RATE), settings)

@@ -24,7 +24,7 @@ def by_program(x: Tensor, name: str) -> Tensor:
     from qkv.generate.step_programs import activate
 
     y = torch.empty_like(x)
-    activate[(1, triton.cdiv(len(x), 1024))](x, y, len(x), ACTIVATION=name, GATED=False, STEP=1024)
+    activate[(1, triton.cdiv(len(x), 1024))](x, y, len(x), ACTIVATION=name, GATED=False, STEP=1024, EARLY=False)
     return y
 
 

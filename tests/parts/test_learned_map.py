@@ -72,6 +72,26 @@ def test_others_are_torchs(operators: list[str], monkeypatch: pytest.MonkeyPatch
     assert operators == []
 
 
+def test_a_map_into_a_place_is_a_map(monkeypatch: pytest.MonkeyPatch) -> None:
+    called: list[str] = []
+    x, weight, bias = (torch.randn(size).bfloat16() for size in ((3, 16), (24, 16), (24,)))
+    y = torch.empty(3, 24, dtype=torch.bfloat16)
+    for each in (None, bias):
+        learned_map.map_into(y, x, weight, each)
+        torch.testing.assert_close(y, F.linear(x, weight, each))
+    monkeypatch.setattr(product, "map_into", lambda *given: called.append("ours"))
+    monkeypatch.setattr(product, "runs_on", _granted)
+    monkeypatch.setattr(learned_map, "runs_our_own", lambda x: True)
+    monkeypatch.setattr(learned_map, "LEAST", 1)
+    learned_map.map_into(y, x, weight, bias)
+    assert called == ["ours"]
+    learned_map.map_into(y.float(), x.float(), weight.float())  # wide
+    odd = torch.empty(3, 25, dtype=torch.bfloat16)[:, 1:]  # a place that the copy engine does not take
+    learned_map.map_into(odd, x, weight)
+    torch.testing.assert_close(odd, x @ weight.T)
+    assert called == ["ours"]
+
+
 def test_a_bias_apart_is_in_the_maps_and_learns_nothing_of_them() -> None:
     torch.manual_seed(0)
     joined = JoinedLinear(16, {"query": 8, "key": 8}, bias=("query",))
@@ -109,6 +129,9 @@ def test_on_a_gpu_products_are_torchs(
         matrix = weight if b is None else weight[: len(b)]
         right = x.double() @ matrix.double().T + (0 if b is None else b.double())
         torch.testing.assert_close(learned_map.mapped(x, matrix, b).double(), right, **near)
+        y = torch.empty(rows, len(matrix), device="cuda", dtype=dtype)
+        learned_map.map_into(y, x, matrix, None if b is None else b.to(dtype))
+        torch.testing.assert_close(y.double(), right, **near)
     torch.testing.assert_close(
         learned_map.mapped_across(above, weight).double(), above.double() @ weight.double(), **near
     )

@@ -14,7 +14,7 @@ from torch.autograd.function import once_differentiable
 
 from qkv.parts import product
 from qkv.parts.learned_map import learned_in_float32, mapped, mapped_across, weight_gradient
-from qkv.parts.precision import narrow_type
+from qkv.parts.precision import narrow_copy, narrow_type
 from qkv.parts.programs import is_itself, runs_operators, runs_our_own
 
 LEAST = 1 << 22  # outputs of all rows; for fewer, launching the program takes the host longer than it saves
@@ -62,7 +62,7 @@ def feed_forward(x: Tensor, inner: nn.Linear, outer: nn.Linear, activation: str)
     """outer(activation(inner(x))), where it `fits_trained`. [... k] → [... k]"""
     dtype = narrow_type(x)
     rows = x.reshape(-1, x.shape[-1]).to(dtype)
-    narrow = inner.weight.detach().to(dtype), outer.weight.detach().to(dtype)
+    narrow = narrow_copy(inner.weight, dtype), narrow_copy(outer.weight, dtype)
     y = _FeedForward.apply(rows, inner.weight, inner.bias, outer.weight, outer.bias, *narrow, activation)
     return y.view(*x.shape[:-1], -1)
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from qkv.parts.learned_map import learned_in_float32, mapped, mapped_across, weight_gradient
-from qkv.parts.precision import narrow_type
+from qkv.parts.precision import narrow_copy, narrow_type
 from qkv.parts.programs import is_itself, runs_our_own, unwatched
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def maps(x: Tensor, joined: JoinedLinear) -> tuple[Tensor, ...]:
     dtype, bias = narrow_type(x), joined.whole_bias()
     assert bias is not None
     rows, weight, sizes = x.reshape(-1, x.shape[-1]).to(dtype), joined.matrix(), list(joined.outputs.values())
-    narrow = weight.detach().to(dtype)
+    narrow = narrow_copy(weight, dtype)
     found = _Maps.apply(rows, weight, narrow, bias, *narrow.split(sizes), *bias.detach().to(dtype).split(sizes))
     return tuple([each.view(*x.shape[:-1], -1) for each in found])
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from qkv.parts import product
-from qkv.parts.precision import narrow_type
+from qkv.parts.precision import narrow_copy, narrow_type
 from qkv.parts.programs import runs_operators, runs_our_own, unwatched
 
 LEAST = 1 << 24  # outputs of all rows; with fewer, tiles of ours leave multiprocessors idle
@@ -28,7 +28,7 @@ def learned_map(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor
     if not _fits(x, weight):
         return F.linear(x, weight, bias)
     dtype = narrow_type(x)
-    y = _Map.apply(x.reshape(-1, x.shape[-1]).to(dtype), weight, weight.detach().to(dtype), bias)
+    y = _Map.apply(x.reshape(-1, x.shape[-1]).to(dtype), weight, narrow_copy(weight, dtype), bias)
     return y.view(*x.shape[:-1], -1)
 
 
@@ -37,6 +37,17 @@ def mapped(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     if not _pays(x, weight, weight.shape[0]):
         return F.linear(x, weight, None if bias is None else bias.to(x.dtype))
     return (_mapped_at_once if runs_our_own(x) else _mapped_operator)(x, weight, bias)
+
+
+def map_into(y: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> None:
+    """y = x Wᵀ + b, in a place that is there already; nobody asks for gradients. [m n] [m k] [n k] [n]"""
+    narrow = x.dtype in NARROW and y.dtype == weight.dtype == x.dtype
+    if narrow and runs_our_own(x) and _pays(x, weight, weight.shape[0]) and y is product.aligned(y):
+        product.map_into(y, product.aligned(x), product.aligned(weight), bias)
+    elif bias is None:
+        torch.mm(x, weight.T, out=y)
+    else:
+        torch.addmm(bias, x, weight.T, out=y)
 
 
 def mapped_across(x: Tensor, weight: Tensor) -> Tensor:

@@ -22,6 +22,7 @@ constexpr int TALL = BM / 64;                // products below each other in a t
 constexpr u32 OF_X = BM * BK * 2, OF_W = BN * BK * 2, STAGE = OF_X + OF_W;
 constexpr u32 ROOM = 16 * 64 * 2;            // what a warp stores at once: 16 rows of 64 columns
 constexpr int UNITS = TALL * (BN / 64);      // of those in a tile
+constexpr bool BEGUN = READS == 1 || BIAS;   // whether something is there before the product
 
 static_assert(UNITS * (KEEPS ? 2 : 1) % ROOMS == 0 && ROOMS > 1, "rooms come round with the tiles");
 
@@ -255,6 +256,33 @@ __device__ __forceinline__ void begin_with(
             }
 }
 
+// d [BM BN] = the bias in every row, so that nothing is to be added behind the product.
+__device__ __forceinline__ void begin_with_bias(float (&d)[TALL][BN / 2], const void* bias, int first, int N, int lane) {
+#pragma unroll
+    for (int c = 0; c < BN / 8; c++) {
+        const int column = first + c * 8 + lane % 4 * 2;
+        float low = 0.0f, high = 0.0f;
+        if (column < N) {
+#if BIAS == 2
+            asm volatile("ld.global.nc.v2.f32 {%0, %1}, [%2];" : "=f"(low), "=f"(high) : "l"((const float*)bias + column));
+#else
+            u32 both;
+            asm volatile("ld.global.nc.u32 %0, [%1];" : "=r"(both) : "l"((const unsigned short*)bias + column));
+            low = low_of(both), high = high_of(both);
+#endif
+        }
+#pragma unroll
+        for (int i = 0; i < 2 * TALL; i++) d[i / 2][c * 4 + i % 2 * 2] = low, d[i / 2][c * 4 + i % 2 * 2 + 1] = high;
+    }
+}
+
+// 16 rows of 16 columns, of which each lane has 8 numbers.
+__device__ __forceinline__ void put(u32 place, const float* v) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(place),
+                 "r"(narrowed(v[0], v[1])), "r"(narrowed(v[2], v[3])), "r"(narrowed(v[4], v[5])), "r"(narrowed(v[6], v[7]))
+                 : "memory");
+}
+
 // All of them are known from here on: nothing that makes them comes later, nothing that reads them earlier.
 __device__ __forceinline__ void settled(float (&d)[TALL][BN / 2]) {
 #pragma unroll
@@ -352,15 +380,6 @@ extern "C" __global__ void __launch_bounds__(384, 1) product(
         int count = 0;
         for (int tile = blockIdx.x / CLUSTER + turn * clusters; tile < tiles_of(M, N); tile += 2 * clusters, count++) {
             const Place at = place_of(tile, M, N);
-#if BIAS
-            for (int i = lane; i < BN; i += 32) {
-                const int n = at.column + i;
-                float b = 0.0f;
-                if (n < N) b = BIAS == 2 ? ((const float*)bias)[n] : widened(((const unsigned short*)bias)[n]);
-                asm volatile("st.shared.f32 [%0], %1;" ::"r"(own + 4 * i), "f"(b) : "memory");
-            }
-            __syncwarp();
-#endif
             const auto fill = [&](int unit) {  // a room with z, by one lane
                 const u32 room = unit % ROOMS, barrier = own_reads + 8 * room;
                 expect(barrier, ROOM);
@@ -372,7 +391,11 @@ extern "C" __global__ void __launch_bounds__(384, 1) product(
                 for (int unit = 0; unit < ROOMS; unit++) fill(unit);
             }
             float d[TALL][BN / 2];
-            if (READS == 1) begin_with(d, added, apart, at, M, N, warp, lane), settled(d);
+#if READS == 1
+            begin_with(d, added, apart, at, M, N, warp, lane), settled(d);
+#elif BIAS
+            begin_with_bias(d, bias, at.column, N, lane), settled(d);
+#endif
             u32 stage = position % STAGES, round = position / STAGES & 1, last = stage;
             wait(turns + 8 * turn, (count & 1) ^ (turn == 0));
 #pragma unroll 1
@@ -387,7 +410,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) product(
 #pragma unroll
                     for (int m = 0; m < TALL; m++)
                         multiply(d[m], x + i * 2 + m * (64 * 128 >> 4), w + i * (ACROSS ? 16 * 128 >> 4 : 2),
-                                 i > 0 || READS == 1 ? 1 : k);
+                                 i > 0 || BEGUN ? 1 : k);
                 asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
                 until_multiplied<1>();
                 if (k > 0 && lane < CLUSTER) arrive_at(empty + 8 * last, lane);
@@ -403,73 +426,74 @@ extern "C" __global__ void __launch_bounds__(384, 1) product(
 #pragma unroll
             for (int c = 0; c < BN / 64; c++) {
 #if READS == 2
-                float sum[16] = {};
+                float sums_of_two[2] = {};
 #endif
 #pragma unroll
                 for (int m = 0; m < TALL; m++) {
                     const int unit = c * TALL + m;
                     const int row = at.row + m * 64 + warp * 16, column = at.column + c * 64;
-                    const u32 room = (KEEPS ? 2 * unit : unit) % ROOMS * ROOM, other = (2 * unit + 1) % ROOMS * ROOM;
-                    if (READS == 2) {
-                        __syncwarp();
-                        wait(own_reads + 8 * (unit % ROOMS), count * (UNITS / ROOMS) + unit / ROOMS & 1);
-                    } else {
-                        if (lane == 0) until_read<ROOMS - 1 - KEEPS>();
-                        __syncwarp();
-                    }
+                    const float* own_part = &d[m][c * 32];
+#if READS == 2
+                    const u32 room = unit % ROOMS * ROOM;
+                    __syncwarp();
+                    wait(own_reads + 8 * (unit % ROOMS), count * (UNITS / ROOMS) + unit / ROOMS & 1);
+                    u32 z[4][4];  // all at once: while others multiply, shared memory takes its time
 #pragma unroll
-                    for (int j = 0; j < 8; j += 2) {
+                    for (int j = 0; j < 4; j++)
+                        asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                                     : "=r"(z[j][0]), "=r"(z[j][1]), "=r"(z[j][2]), "=r"(z[j][3])
+                                     : "r"(room + (corner ^ j * 32)) : "memory");
+                    float sum[16];
+#pragma unroll
+                    for (int j = 0; j < 4; j++) {
                         float v[8];
 #pragma unroll
-                        for (int i = 0; i < 8; i++) v[i] = d[m][(c * 8 + j) * 4 + i];
-                        const u32 within = corner ^ j * 16;  // swizzled
-#if BIAS
-#pragma unroll
-                        for (int i = 0; i < 2; i++) {
-                            float b0, b1;
-                            asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(b0), "=f"(b1)
-                                         : "r"(own + 4 * (c * 64 + (j + i) * 8 + lane % 4 * 2)));
-                            v[4 * i] += b0, v[4 * i + 1] += b1, v[4 * i + 2] += b0, v[4 * i + 3] += b1;
-                        }
-#endif
-#if READS == 2
-                        u32 z[4];
-                        asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                                     : "=r"(z[0]), "=r"(z[1]), "=r"(z[2]), "=r"(z[3]) : "r"(room + within) : "memory");
-#pragma unroll
                         for (int i = 0; i < 4; i++) {
-                            v[2 * i] *= slope(low_of(z[i])), v[2 * i + 1] *= slope(high_of(z[i]));
+                            v[2 * i] = own_part[8 * j + 2 * i] * slope(low_of(z[j][i]));
+                            v[2 * i + 1] = own_part[8 * j + 2 * i + 1] * slope(high_of(z[j][i]));
                         }
 #pragma unroll
-                        for (int i = 0; i < 4; i++) sum[2 * j + i] += v[i / 2 * 4 + i % 2] + v[i / 2 * 4 + i % 2 + 2];
-#endif
-                        u32 packed[4];
-#if KEEPS
-#pragma unroll
-                        for (int i = 0; i < 4; i++) packed[i] = narrowed(v[2 * i], v[2 * i + 1]);
-                        asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(other + within),
-                                     "r"(packed[0]), "r"(packed[1]), "r"(packed[2]), "r"(packed[3]) : "memory");
-#endif
-#pragma unroll
-                        for (int i = 0; i < 4; i++)
-                            packed[i] = READS == 2 ? narrowed(v[2 * i], v[2 * i + 1])
-                                                   : narrowed(activated(v[2 * i]), activated(v[2 * i + 1]));
-                        asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(room + within),
-                                     "r"(packed[0]), "r"(packed[1]), "r"(packed[2]), "r"(packed[3]) : "memory");
+                        for (int i = 0; i < 4; i++) sum[4 * j + i] = v[i / 2 * 4 + i % 2] + v[i / 2 * 4 + i % 2 + 2];
+                        put(room + (corner ^ j * 32), v);
                     }
+#else
+#if KEEPS
+                    const u32 kept = 2 * unit % ROOMS * ROOM, room = (2 * unit + 1) % ROOMS * ROOM;
+                    if (lane == 0) until_read<ROOMS - 1>();
+                    __syncwarp();
+#pragma unroll
+                    for (int j = 0; j < 4; j++) put(kept + (corner ^ j * 32), own_part + 8 * j);
+                    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+                    __syncwarp();
+                    if (lane == 0) store(z_tiles, own_rooms + kept, column, row);
+#else
+                    const u32 room = unit % ROOMS * ROOM;
+#endif
+                    if (lane == 0) until_read<ROOMS - 1>();
+                    __syncwarp();
+#pragma unroll
+                    for (int j = 0; j < 4; j++) {
+                        float v[8];
+#pragma unroll
+                        for (int i = 0; i < 8; i++) v[i] = activated(own_part[8 * j + i]);
+                        put(room + (corner ^ j * 32), v);
+                    }
+#endif
                     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
                     __syncwarp();
                     if (lane == 0) {
                         store(y_tiles, own_rooms + room, column, row);
-                        if (KEEPS) store(z_tiles, own_rooms + other, column, row);
                         if (READS == 2 && unit > 0 && unit - 1 + ROOMS < UNITS) until_read<1>(), fill(unit - 1 + ROOMS);
                     }
+#if READS == 2
+                    // Of 16 columns' sums over 2 rows, 2 over 16 remain with each lane: those at 2 · lane.
+                    gather<8>(sum, lane), gather<4>(sum, lane), gather<2>(sum, lane);
+                    sums_of_two[0] += sum[0], sums_of_two[1] += sum[1];
+#endif
                 }
 #if READS == 2
-                // Of 16 columns' sums over 4 rows, 2 over 16 · TALL remain with each lane: those at 2 · lane.
-                gather<8>(sum, lane), gather<4>(sum, lane), gather<2>(sum, lane);
-                asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(own + 4 * (c * 64 + 2 * lane)), "f"(sum[0]),
-                             "f"(sum[1]) : "memory");
+                asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(own + 4 * (c * 64 + 2 * lane)), "f"(sums_of_two[0]),
+                             "f"(sums_of_two[1]) : "memory");
 #endif
             }
 #if READS == 2

@@ -67,6 +67,11 @@ def activated_map(
     return y
 
 
+def map_into(y: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None, tiling: Tiling | None = None) -> None:
+    """y = x Wᵀ + b, [m n] [m k] [n k] [n]"""
+    _run(tiling or storing(y.shape[1]), x, weight, y, y, bias, y)
+
+
 def both(
     x: Tensor, weight: Tensor, bias: Tensor | None, activation: str, tiling: Tiling | None = None
 ) -> tuple[Tensor, Tensor]:
@@ -115,8 +120,9 @@ def _run(
     *, activation: str = "", across: int = 0, keeps: int = 0, reads: int = 0, early: bool = False,
 ) -> None:  # fmt: skip
     """What reads or writes nothing but tensors that passes without gradients make may begin `early`."""
-    if bias is not None and (bias.dtype != x.dtype or not bias.is_contiguous()):
-        bias = bias.float().contiguous()
+    if bias is not None:
+        bias = (bias if bias.dtype == x.dtype else bias.float()).contiguous()
+        bias = bias.clone() if bias.data_ptr() % ALIGNED else bias
     given = (x, weight, y, z, sums) if bias is None else (x, weight, y, z, sums, bias)
     places = tuple([(each.data_ptr(), each.shape, each.stride()[0]) for each in given])
     stream = cuda.current_stream(x.device.index)

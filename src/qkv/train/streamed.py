@@ -34,7 +34,7 @@ from qkv.parts.feedforward import MLP, GatedMLP, programmed_name
 from qkv.parts.learned_map import learned_map
 from qkv.parts.linear import JoinedLinear
 from qkv.parts.norm import LayerNorm, RMSNorm
-from qkv.parts.precision import narrow_type
+from qkv.parts.precision import narrow_copies, narrow_type
 from qkv.parts.programs import is_itself, runs_our_own
 from qkv.parts.residual import PreNorm
 from qkv.parts.stack import Stack
@@ -83,7 +83,7 @@ def streamed_stacks(model: nn.Module, made: Callable[[Inside], Inside] | None = 
         ways: dict[nn.Module, Inside] = {block: MethodType(inside, block) for block in stack.blocks}
         if made is not None:
             ways = {block: made(way) for block, way in ways.items()}
-        stack.forward = streamed(stack, ways)  # type: ignore[method-assign,assignment]
+        stack.forward = streamed(stack, ways, made is not None)  # type: ignore[method-assign,assignment]
     try:
         yield
     finally:
@@ -96,7 +96,7 @@ def _holds_blocks(stack: Stack) -> bool:
     return kinds == {Block} and "forward" not in stack.__dict__
 
 
-def streamed(stack: Stack, compiled: dict[nn.Module, Inside]) -> Forward:
+def streamed(stack: Stack, ways: dict[nn.Module, Inside], compiled: bool) -> Forward:
     """The way forward of a stack, given `inside` of each of its blocks, which may be compiled."""
     own = {block: block.__dict__.get("forward") for block in stack.blocks}  # who replaces it is not passed by
 
@@ -112,12 +112,13 @@ def streamed(stack: Stack, compiled: dict[nn.Module, Inside]) -> Forward:
         ctx = stack._with_bias(ctx)
         blocks: list[Any] = [stack.blocks[number] for number in stack.order]
         added = bias = None
-        for number, block in enumerate(blocks):
-            steps = _steps_of(block)
-            x, read = sum_norm(x, added, bias, steps[0].norm, narrow_type(x))
-            few = number == len(blocks) - 1 and not stack._forward_hooks and _reads_few(steps, ctx)
-            x, added = compiled[block](x, ctx, read, ctx.wanted if few else None)
-            bias = _last_map(steps[-1].mixer).bias
+        with narrow_copies([] if compiled else _wide_weights(stack), narrow_type(x)):
+            for number, block in enumerate(blocks):
+                steps = _steps_of(block)
+                x, read = sum_norm(x, added, bias, steps[0].norm, narrow_type(x))
+                few = number == len(blocks) - 1 and not stack._forward_hooks and _reads_few(steps, ctx)
+                x, added = ways[block](x, ctx, read, ctx.wanted if few else None)
+                bias = _last_map(steps[-1].mixer).bias
         assert added is not None
         if stack.norm is None:
             return stack.dropout(x + added if bias is None else x + added + bias)
@@ -162,7 +163,7 @@ def _step_is_known(step: Any, x: Tensor) -> bool:
     # All begin with a product, for which autocast makes narrow what they are given.
     if type(step.mixer) not in (Attention, MLP, GatedMLP):
         return False
-    first: Any = step.mixer.project if type(step.mixer) is Attention else step.mixer.inner
+    first = _first_map(step.mixer)
     known = nn.Linear if type(step.mixer) is MLP else JoinedLinear
     as_written = type(first) is known and is_itself(first) and "together" not in first.__dict__  # by others: in 8 bits
     last = _last_map(step.mixer)
@@ -196,6 +197,17 @@ def _reads_few(steps: list[Any], ctx: Context) -> bool:
 
 def _steps_of(block: Block) -> list[Any]:
     return list(block.children())
+
+
+def _wide_weights(stack: Stack) -> list[Tensor]:
+    """Weights of products."""
+    steps: list[Any] = [step for block in stack.blocks for step in block.children()]
+    maps = [each for step in steps for each in (_first_map(step.mixer), _last_map(step.mixer))]
+    return [each.weight for each in maps if each.weight.dtype == torch.float32]
+
+
+def _first_map(mixer: Any) -> Any:
+    return mixer.project if type(mixer) is Attention else mixer.inner
 
 
 def _last_map(mixer: Any) -> nn.Linear:

@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from qkv.parts.heads import LogitFactors
+from qkv.parts.learned_map import map_into
 from qkv.parts.precision import narrowed, without_autocast
 from qkv.train.float8_product import product_into
 from qkv.train.float8_rows import both_ways, powers
@@ -99,10 +100,7 @@ def _pass(
         for start in range(0, len(x), len(room)):
             rows = slice(start, min(start + len(room), len(x)))
             logits = room[: rows.stop - rows.start]  # [r w]
-            if bias is None:
-                torch.mm(x[rows], matrix.T, out=logits)
-            else:
-                torch.addmm(bias, x[rows], matrix.T, out=logits)
+            map_into(logits, x[rows], matrix, bias)
             if not any(needs):
                 measure(logits, targets.of(rows), measures.of(rows))
                 continue
