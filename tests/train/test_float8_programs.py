@@ -33,13 +33,14 @@ def small_steps(monkeypatch):
 def same(found, expected):
     """Bit for bit, on a GPU.
 
-    Triton's interpreter forgets to carry, so that what is rounded up to a power of two becomes half of it, and cuts off
-    what is below the least normal number.
+    Triton's interpreter forgets to carry, so that what is rounded up to a power of two becomes half of it, cuts off
+    what is below the least normal number, and takes the least numbers of 16 bits for larger ones.
     """
     found, expected = found.cpu().float(), expected.float()
     uncarried = (found * 2 == expected) & (expected.frexp().mantissa.abs() == 0.5)
     cut = (expected.abs() <= 2**-6) & ((found - expected).abs() <= 2**-9)
-    return bool(((found == expected) | ((uncarried | cut) & INTERPRETED)).all())
+    mistaken = (expected == 0) & (found.abs() < 2**-6)
+    return bool(((found == expected) | ((uncarried | cut | mistaken) & INTERPRETED)).all())
 
 
 @pytest.mark.parametrize("kind", KINDS)
