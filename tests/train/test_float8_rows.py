@@ -62,3 +62,12 @@ def test_a_matrix_turned_as_it_is() -> None:
     across, sums = turned(narrow)
     assert sums is None
     assert torch.equal(across.float(), narrow.float().T)
+
+
+def test_powers_of_two_are_taken_in_16_bits_as_exactly_as_in_32() -> None:
+    """Of all numbers that 8 bits have, by all factors that a fold has: `float8_programs.turn` relies on it."""
+    narrow = torch.arange(256, dtype=torch.uint8).view(NARROW)[:, None]
+    narrow = narrow[~narrow.float().isnan()][:, None]
+    factors = 2.0 ** -torch.arange(60)
+    halves, wide = narrow.half() * factors.half(), narrow.float() * factors
+    assert torch.equal(halves.to(NARROW).view(torch.uint8), wide.to(NARROW).view(torch.uint8))
