@@ -134,6 +134,7 @@ def started(command: list[str]) -> Took:
         "HF_HUB_OFFLINE": "1",
         "TRANSFORMERS_VERBOSITY": "error",
         "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+        "PYTHONDONTWRITEBYTECODE": "",  # ours is compiled once too, as pip does it with all that it installs
     }
     with tempfile.TemporaryFile() as complaints:
         began = time.perf_counter()

@@ -50,7 +50,7 @@ def maps(x: Tensor, joined: JoinedLinear) -> tuple[Tensor, ...]:
     assert bias is not None
     rows, weight, sizes = x.reshape(-1, x.shape[-1]).to(dtype), joined.matrix(), list(joined.outputs.values())
     narrow = narrow_copy(weight, dtype)
-    found = _Maps.apply(rows, weight, narrow, bias, *narrow.split(sizes), *bias.detach().to(dtype).split(sizes))
+    found = _Maps.apply(rows, weight, narrow, bias, *narrow.split(sizes), *bias.detach().split(sizes))
     return tuple([each.view(*x.shape[:-1], -1) for each in found])
 
 

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from qkv.parts import joined_map
 from qkv.parts.activated_map import linear_map
 from qkv.parts.learned_map import learned_map
-from qkv.parts.precision import narrow_type
 
 
 class JoinedLinear(nn.Module):
@@ -73,7 +72,7 @@ class JoinedLinear(nn.Module):
         if type(self) is not JoinedLinear or "together" in self.__dict__:
             return self.together(x), None
         bias = self.whole_bias()
-        return learned_map(x, self.weight, None if bias is None else bias.detach().to(narrow_type(x))), bias
+        return learned_map(x, self.weight, None if bias is None else bias.detach()), bias
 
     def with_last_of(self, x: Tensor, other: Tensor) -> tuple[Tensor, ...]:
         """All maps of x but the last, which is of another input: values that have no positions. [carion2020 §A.3]"""
