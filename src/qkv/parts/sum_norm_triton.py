@@ -23,11 +23,10 @@ class Backward(NamedTuple):
     each: int = 8  # of them that a thread holds
     at_once: int = 5  # programs that a multiprocessor has
     stages: int = 3  # tiles of rows on their way
-    registers: int | None = None  # of a thread, if it is not to have as many as it likes
 
 
 BACKWARD = Backward()
-ROUNDED = Backward(registers=102)  # where gradients are rounded to 8 bits, it would take 128
+ROUNDED = Backward(at_once=4)  # which takes more registers, where gradients are rounded to 8 bits
 SUMMED = 64, 16  # programs and columns at a time, where what they kept is added up
 
 
@@ -95,7 +94,6 @@ def sum_norm_back(
             "SCALED": scales is not None, "RMS": rms, "WIDTH": width, "R": together, "D": wide, "STAGES": how.stages,
         },
         num_warps=_warps(together * wide, how.each),
-        **({} if how.registers is None else {"maxnreg": how.registers}),
     )  # fmt: skip
     of_programs(kept, sums, sizes, tops)
 

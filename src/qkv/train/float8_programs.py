@@ -199,7 +199,6 @@ def round_sloped(
     place = four[:, None] * 4 * width + column[None, :]
     total = tl.zeros([R, N], tl.float32)
     together = tl.zeros([R, N], tl.int32)
-    before = tl.zeros([R, N], tl.float32)
     over = (0x7F000000 - tl.load(top).to(tl.int32, bitcast=True)).to(tl.float32, bitcast=True)
     for i in tl.static_range(4):
         wide = slope(tl.load(z + place + i * width, mask=inside, other=0.0).to(tl.float32), ACTIVATION)
@@ -209,10 +208,8 @@ def round_sloped(
         fold = tl.load(factors + four * 4 + i, mask=there, other=0.0) * over
         by_row = (wide * inverse[:, None]).to(tl.float8e4nv).to(tl.int8, bitcast=True)
         tl.store(narrow + place + i * width, by_row, mask=inside)
-        wide *= fold[:, None]
-        if i % 2:
-            together |= in_pairs(before, wide) << (8 * i - 8)
-        before = wide
+        x = (wide * fold[:, None]).to(tl.float8e4nv).to(tl.uint8, bitcast=True)
+        together |= x.to(tl.int32) << (8 * i)
     across = turned + column.to(tl.int64)[:, None] * (rows // 4) + four[None, :]
     tl.store(across, tl.trans(together), mask=(column < width)[:, None] & there[None, :])
     tl.store(sums + tile.to(tl.int64) * width + column, tl.sum(total, 0), mask=column < width)

@@ -28,7 +28,6 @@ class Tile(NamedTuple):
 
 TURN = Tile(128, 128, 4)  # of a program that turns
 ACTIVATE = Tile(128, 64, 4)  # of one that activates what it turns
-SLOPE = Tile(128, 64, 8)  # on the way back
 WEIGHTS = Tile(128, 64, 4)  # of one that rounds weights
 
 
@@ -115,19 +114,19 @@ def sloped(
     above: Tensor, z: Tensor, inverse: Tensor, factors: Tensor, top: Tensor, sums_by: Tensor, name: str
 ) -> tuple[Tensor, Tensor, Tensor]:
     """As `float8_activations.sloped`, for rows that are a multiple of 4."""
-    (rows, width), kind, tiles = z.shape, torch.float8_e4m3fn, triton.cdiv(z.shape[0], SLOPE.rows)
+    (rows, width), kind, tiles = z.shape, torch.float8_e4m3fn, triton.cdiv(z.shape[0], ACTIVATE.rows)
     narrow, across = z.new_empty(rows, width, dtype=kind), z.new_empty(width, rows, dtype=kind)
     sums = z.new_empty(tiles, width, dtype=torch.float32)
     launch(
         programs.round_sloped,
-        (tiles, triton.cdiv(width, SLOPE.columns)),
+        (tiles, triton.cdiv(width, ACTIVATE.columns)),
         (
             above.contiguous(), z.contiguous(), inverse, factors, top, sums_by,
             narrow.view(torch.int8), across.view(torch.int32), sums,
         ),
         (rows, width),
-        {"ACTIVATION": name, "R": SLOPE.rows // 4, "N": SLOPE.columns},
-        num_warps=SLOPE.warps,
+        {"ACTIVATION": name, "R": ACTIVATE.rows // 4, "N": ACTIVATE.columns},
+        num_warps=ACTIVATE.warps,
     )  # fmt: skip
     return narrow, across, _added(sums)
 

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 class Strips(NamedTuple):
     """Of weights that are read for their sizes: rows with columns at a time, and columns with rows at a time."""
 
-    rows: int = 8
+    rows: int = 16
     columns: int = 256
-    tall: int = 128
+    tall: int = 256
     wide: int = 16
-    warps: int = 4
+    warps: int = 8
 
 
 STRIPS = Strips()
