@@ -26,7 +26,7 @@ from qkv.data.packing import LanguageBatch
 from qkv.models.gpt2 import SIZES
 from qkv.models.head_choice import HeadChoice
 from qkv.train.cost.step import AlwaysThis
-from qkv.train.float8 import float8_products
+from qkv.train.float8.products import float8_products
 from qkv.train.objectives.language import LanguageLoss
 from qkv.train.optimizers import adamw
 from qkv.train.settings import TrainSettings

@@ -24,7 +24,7 @@ from qkv.models.catalogue import build
 from qkv.models.gpt2 import GPT2Sizes
 from qkv.models.llama import LlamaSizes
 from qkv.train.compiling import compiled_blocks
-from qkv.train.float8 import float8_products
+from qkv.train.float8.products import float8_products
 from qkv.train.objectives import Loss, SequenceToSequenceLoss
 from qkv.train.objectives.expert_losses import with_expert_losses
 from qkv.train.objectives.language import LanguageLoss

@@ -18,7 +18,7 @@ from qkv.train.deterministic import deterministic_kernels, fix_workspace
 from qkv.train.evaluating import evaluate_now, figures_of
 from qkv.train.evaluation import Evaluate, finite_or_none
 from qkv.train.final_weights import load_final_weights
-from qkv.train.float8 import check_float8, float8_products
+from qkv.train.float8.products import check_float8, float8_products
 from qkv.train.interrupts import Interrupted, StopSignals
 from qkv.train.objectives.loss import Objective
 from qkv.train.parallel.recompute import recompute_blocks

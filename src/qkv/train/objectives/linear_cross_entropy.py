@@ -19,8 +19,8 @@ from torch.autograd.function import once_differentiable
 from qkv.parts.heads import LogitFactors
 from qkv.parts.learned_map import map_into
 from qkv.parts.precision import narrowed, without_autocast
-from qkv.train.float8_product import product_into
-from qkv.train.float8_rows import both_ways, powers
+from qkv.train.float8.product import product_into
+from qkv.train.float8.rows import both_ways, powers
 from qkv.train.objectives.entropy_of_rows import (
     Measures,
     Narrow,

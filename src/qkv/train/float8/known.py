@@ -1,4 +1,4 @@
-"""Which stacks pass as a stream in 8 bits (`float8_stream.py`): those whose parts are all known, in each pass anew."""
+"""Which stacks pass as a stream in 8 bits (`stream.py`): those whose parts are all known, in each pass anew."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from qkv.parts.programs import is_itself
 from qkv.parts.residual import PreNorm
 from qkv.parts.stack import Stack
 from qkv.parts.sum_norm import numbers_of
-from qkv.train.float8_stream import Steps, float8_stream
+from qkv.train.float8.stream import Steps, float8_stream
 from qkv.train.streamed import is_plain_norm, watched
 
 Narrowed = Mapping[nn.Module, Any]  # modules, and the ways forward in 8 bits that they were given

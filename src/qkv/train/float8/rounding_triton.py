@@ -13,7 +13,7 @@ import triton
 from torch import Tensor
 
 from qkv.parts.attention.kernels.launch_triton import launch
-from qkv.train import float8_programs as programs
+from qkv.train.float8 import rounding_programs as programs
 
 AT_ONCE = 4096  # numbers that a program rounds in one step
 BESIDE = 1024  # columns of each part that a program holds at once
@@ -32,7 +32,7 @@ WEIGHTS = Tile(128, 64, 4)  # of one that rounds weights
 
 
 def rounded(x: Tensor) -> tuple[Tensor, Tensor]:
-    """As `float8_rows.rounded`."""
+    """As `rows.rounded`."""
     x = x if x.stride(1) == 1 else x.contiguous()
     rows, width = x.shape
     narrow = torch.empty(rows, width, dtype=torch.float8_e4m3fn, device=x.device)
@@ -51,7 +51,7 @@ def rounded(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def rounded_side_by_side(parts: Sequence[Tensor], others: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """As `float8_rows.rounded_side_by_side`, for two or three parts."""
+    """As `rows.rounded_side_by_side`, for two or three parts."""
     parts = [each if each.stride(1) == 1 else each.contiguous() for each in parts]
     widths = [each.shape[1] for each in parts]
     rows, width = parts[0].shape[0], sum(widths)
@@ -74,7 +74,7 @@ def rounded_side_by_side(parts: Sequence[Tensor], others: Tensor) -> tuple[Tenso
 def turned(
     narrow: Tensor, factors: Tensor | None, top: Tensor | None, sums_by: Tensor | None
 ) -> tuple[Tensor, Tensor | None]:
-    """As `float8_rows.turned`, for rows that are a multiple of 4.
+    """As `rows.turned`, for rows that are a multiple of 4.
 
     Sums of tiles are added in their order, so that they come out the same each time.
     """
@@ -96,7 +96,7 @@ def turned(
 
 
 def activated(z: Tensor, inverse: Tensor, name: str) -> tuple[Tensor, Tensor]:
-    """As `float8_activations.activated`, for rows that are a multiple of 4."""
+    """As `activations.activated`, for rows that are a multiple of 4."""
     (rows, width), kind, z = z.shape, torch.float8_e4m3fn, z.contiguous()
     narrow, across = z.new_empty(rows, width, dtype=kind), z.new_empty(width, rows, dtype=kind)
     launch(
@@ -113,7 +113,7 @@ def activated(z: Tensor, inverse: Tensor, name: str) -> tuple[Tensor, Tensor]:
 def sloped(
     above: Tensor, z: Tensor, inverse: Tensor, factors: Tensor, top: Tensor, sums_by: Tensor, name: str
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """As `float8_activations.sloped`, for rows that are a multiple of 4."""
+    """As `activations.sloped`, for rows that are a multiple of 4."""
     (rows, width), kind, tiles = z.shape, torch.float8_e4m3fn, triton.cdiv(z.shape[0], ACTIVATE.rows)
     narrow, across = z.new_empty(rows, width, dtype=kind), z.new_empty(width, rows, dtype=kind)
     sums = z.new_empty(tiles, width, dtype=torch.float32)

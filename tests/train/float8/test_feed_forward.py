@@ -7,10 +7,10 @@ from torch import Tensor, nn
 
 from qkv.parts.block import Block
 from qkv.parts.feedforward import MLP, find_activation
-from qkv.train.float8 import float8_products
-from qkv.train.float8_activations import activated, sloped
-from qkv.train.float8_feed_forward import float8_feed_forward
-from qkv.train.float8_maps import float8_linear
+from qkv.train.float8.activations import activated, sloped
+from qkv.train.float8.feed_forward import float8_feed_forward
+from qkv.train.float8.maps import float8_linear
+from qkv.train.float8.products import float8_products
 
 NAMES = ["relu", "silu", "gelu", "gelu_tanh", "gelu_quick"]
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from qkv.train.float8_rows import NARROW, rounded, turned
+from qkv.train.float8.rows import NARROW, rounded, turned
 
 
 def test_the_largest_number_of_a_row_is_under_448_and_over_224() -> None:
@@ -65,7 +65,7 @@ def test_a_matrix_turned_as_it_is() -> None:
 
 
 def test_powers_of_two_are_taken_in_16_bits_as_exactly_as_in_32() -> None:
-    """Of all numbers that 8 bits have, by all factors that a fold has: `float8_programs.turn` relies on it."""
+    """Of all numbers that 8 bits have, by all factors that a fold has: `rounding_programs.turn` relies on it."""
     narrow = torch.arange(256, dtype=torch.uint8).view(NARROW)[:, None]
     narrow = narrow[~narrow.float().isnan()][:, None]
     factors = 2.0 ** -torch.arange(60)

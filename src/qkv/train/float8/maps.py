@@ -14,8 +14,8 @@ from torch.autograd.function import once_differentiable
 
 from qkv.parts.precision import narrowed
 from qkv.parts.programs import unwatched
-from qkv.train.float8_product import of_type, product, type_on
-from qkv.train.float8_rows import rounded, rounded_side_by_side, turned
+from qkv.train.float8.product import of_type, product, type_on
+from qkv.train.float8.rows import rounded, rounded_side_by_side, turned
 
 
 def float8_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

@@ -18,9 +18,9 @@ from torch.autograd.function import once_differentiable
 
 from qkv.parts.precision import narrowed
 from qkv.parts.programs import unwatched
-from qkv.train.float8_activations import STEEPEST, activated, sloped
-from qkv.train.float8_product import of_type, product, type_on
-from qkv.train.float8_rows import powers, rounded, turned
+from qkv.train.float8.activations import STEEPEST, activated, sloped
+from qkv.train.float8.product import of_type, product, type_on
+from qkv.train.float8.rows import powers, rounded, turned
 
 SLACK = 1.2  # what rounding may add to the lengths of a row and a column, and to their product: (1 + 2⁻⁴)² and a little
 

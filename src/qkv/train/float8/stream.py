@@ -20,11 +20,11 @@ from torch.autograd.function import once_differentiable
 from qkv.parts.context import Context
 from qkv.parts.feedforward import programmed_name
 from qkv.parts.sum_norm import made_there, numbers_of
-from qkv.train.float8_activations import activated, sloped
-from qkv.train.float8_bounds import Narrow, narrow_blocks
-from qkv.train.float8_norms import sum_norm_rounded, sum_norm_rounded_back, sum_norm_times_back
-from qkv.train.float8_product import product, type_on
-from qkv.train.float8_rows import both_ways, rounded_side_by_side, turned
+from qkv.train.float8.activations import activated, sloped
+from qkv.train.float8.bounds import Narrow, narrow_blocks
+from qkv.train.float8.norms import sum_norm_rounded, sum_norm_rounded_back, sum_norm_times_back
+from qkv.train.float8.product import product, type_on
+from qkv.train.float8.rows import both_ways, rounded_side_by_side, turned
 
 Steps = tuple[Any, Any]  # of a block: attention and a feed-forward, each with its norm
 

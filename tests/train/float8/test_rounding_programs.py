@@ -5,10 +5,10 @@ import os
 import pytest
 import torch
 
-from qkv.train.float8_activations import STEEPEST, activated, sloped
-from qkv.train.float8_bounds import APART, SLACK, Learned, _narrow_by_torch
-from qkv.train.float8_norms import sum_norm_rounded, sum_norm_rounded_back
-from qkv.train.float8_rows import rounded, rounded_side_by_side, turned
+from qkv.train.float8.activations import STEEPEST, activated, sloped
+from qkv.train.float8.bounds import APART, SLACK, Learned, _narrow_by_torch
+from qkv.train.float8.norms import sum_norm_rounded, sum_norm_rounded_back
+from qkv.train.float8.rows import rounded, rounded_side_by_side, turned
 
 pytest.importorskip("triton")
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
@@ -20,14 +20,14 @@ KINDS = [torch.float32] if INTERPRETED else [torch.float32, torch.bfloat16]
 @pytest.fixture(autouse=True)
 def small_steps(monkeypatch):
     """So that small matrices have several steps and tiles."""
-    from qkv.train import float8_triton, float8_weights_triton
+    from qkv.train.float8 import rounding_triton, weights_triton
 
-    monkeypatch.setattr(float8_triton, "AT_ONCE", 256)
-    monkeypatch.setattr(float8_weights_triton, "AT_ONCE", 32)
-    monkeypatch.setattr(float8_weights_triton, "STRIPS", float8_weights_triton.Strips(4, 32, 16, 16, 1))
-    monkeypatch.setattr(float8_triton, "TURN", float8_triton.Tile(32, 32, 4))
+    monkeypatch.setattr(rounding_triton, "AT_ONCE", 256)
+    monkeypatch.setattr(weights_triton, "AT_ONCE", 32)
+    monkeypatch.setattr(weights_triton, "STRIPS", weights_triton.Strips(4, 32, 16, 16, 1))
+    monkeypatch.setattr(rounding_triton, "TURN", rounding_triton.Tile(32, 32, 4))
     for name in ("ACTIVATE", "SLOPE", "WEIGHTS"):
-        monkeypatch.setattr(float8_triton, name, float8_triton.Tile(32, 64, 4))
+        monkeypatch.setattr(rounding_triton, name, rounding_triton.Tile(32, 64, 4))
 
 
 def same(found, expected):
@@ -46,11 +46,11 @@ def same(found, expected):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("rows", "width"), [(1, 16), (48, 48), (33, 96), (16, 272), (5, 1040), (0, 16)])
 def test_rows_are_rounded_as_by_torch(kind, rows, width):
-    from qkv.train import float8_triton
+    from qkv.train.float8 import rounding_triton
 
     x = (torch.randn(rows, width + 16) * 2.0 ** torch.randint(-40, 40, (rows, 1))).to(kind)[:, 16:]  # a view
     x[rows // 2 : rows // 2 + 1] = 0
-    narrow, scales = float8_triton.rounded(x.to(DEVICE))
+    narrow, scales = rounding_triton.rounded(x.to(DEVICE))
     expected, expected_scales = rounded(x)
     assert torch.equal(scales.cpu(), expected_scales)
     assert same(narrow, expected)
@@ -59,32 +59,32 @@ def test_rows_are_rounded_as_by_torch(kind, rows, width):
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
 @pytest.mark.parametrize("place", [0, 300])
 def test_a_number_that_is_none_is_not_passed_over(bad, place):
-    from qkv.train import float8_triton
+    from qkv.train.float8 import rounding_triton
 
     x = torch.randn(3, 320)
     x[1, place] = bad
-    _, scales = float8_triton.rounded(x.to(DEVICE))
+    _, scales = rounding_triton.rounded(x.to(DEVICE))
     assert scales[:, 0].isfinite().tolist() == [True, False, True]
 
 
 def test_columns_side_by_side_are_laid_out_anew():
-    from qkv.train import float8_triton
+    from qkv.train.float8 import rounding_triton
 
     x = torch.randn(48, 16).t()
-    narrow, scales = float8_triton.rounded(x.to(DEVICE))
+    narrow, scales = rounding_triton.rounded(x.to(DEVICE))
     assert same(narrow, rounded(x)[0])
     assert torch.equal(scales.cpu(), rounded(x)[1])
 
 
 @pytest.mark.parametrize(("rows", "width"), [(16, 16), (48, 80), (96, 32), (144, 112)])
 def test_matrices_are_turned_as_by_torch(rows, width):
-    from qkv.train import float8_triton
+    from qkv.train.float8 import rounding_triton
 
     narrow, scales = rounded(torch.randn(rows, width) * 2.0 ** torch.randint(-12, 4, (rows, 1)))
     for factors, sums_by in ((None, None), (scales, None), (scales * 2.0 ** torch.randint(0, 9, (rows, 1)), scales)):
         top = None if factors is None else factors.amax()
         given = [None if each is None else each.to(DEVICE) for each in (factors, top, sums_by)]
-        found, sums = float8_triton.turned(narrow.to(DEVICE), *given)
+        found, sums = rounding_triton.turned(narrow.to(DEVICE), *given)
         expected, expected_sums = turned(narrow, factors, top, sums_by)
         assert same(found, expected)
         assert (sums is None) == (expected_sums is None)
@@ -97,17 +97,17 @@ def test_matrices_are_turned_as_by_torch(rows, width):
 @pytest.mark.parametrize(("rows", "width"), [(16, 16), (48, 80), (144, 112)])
 def test_activations_are_rounded_as_by_torch(name, kind, rows, width):
     """What lies between two of the numbers that 8 bits have may become either, because programs approximate."""
-    from qkv.train import float8_triton
+    from qkv.train.float8 import rounding_triton
 
     z, above = (torch.randn(rows, width).to(kind) for _ in range(2))
     inverse, factors, sums_by = (2.0 ** torch.randint(2, 6, (rows, 1)) for _ in range(3))
     top = factors.amax() / 16
     there = [each.to(DEVICE) for each in (above, z, inverse, factors, top, sums_by)]
-    narrow, across = float8_triton.activated(there[1], there[2], name)
+    narrow, across = rounding_triton.activated(there[1], there[2], name)
     expected, _ = activated(z, inverse, name)
     assert same(across, narrow.cpu().float().T)
     assert near_enough(narrow, expected)
-    narrow, across, sums = float8_triton.sloped(*there, name)
+    narrow, across, sums = rounding_triton.sloped(*there, name)
     expected, expected_across, expected_sums = sloped(above, z, inverse, factors, top, sums_by, name)
     assert near_enough(narrow, expected)
     assert near_enough(across, expected_across)
@@ -127,12 +127,12 @@ def near_enough(found, expected):
 @pytest.mark.parametrize("widths", [(16, 16), (16, 48, 80), (96, 96, 96)])
 @pytest.mark.parametrize("rows", [16, 37])
 def test_matrices_are_rounded_side_by_side(kind, widths, rows):
-    from qkv.train import float8_triton
+    from qkv.train.float8 import rounding_triton
 
     sizes = 2.0 ** torch.randint(-20, 20, (rows, 1))
     parts = [(torch.randn(rows, width + 16) * sizes).to(kind)[:, 16:] for width in widths]  # views
     others = 2.0 ** torch.randint(-4, 4, (rows, 1))
-    found = float8_triton.rounded_side_by_side([each.to(DEVICE) for each in parts], others.to(DEVICE))
+    found = rounding_triton.rounded_side_by_side([each.to(DEVICE) for each in parts], others.to(DEVICE))
     expected = rounded_side_by_side(parts, others)
     assert same(found[0], expected[0])
     for mine, theirs in zip(found[1:], expected[1:], strict=True):
@@ -142,12 +142,12 @@ def test_matrices_are_rounded_side_by_side(kind, widths, rows):
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
 @pytest.mark.parametrize("part", [0, 1, 2])
 def test_a_number_that_is_none_is_found_in_any_part(bad, part):
-    from qkv.train import float8_triton
+    from qkv.train.float8 import rounding_triton
 
     parts = [torch.randn(5, 16) for _ in range(3)]
     parts[part][3, 2] = bad
     given = [each.to(DEVICE) for each in parts]
-    _, scales, both, top = float8_triton.rounded_side_by_side(given, torch.ones(5, 1, device=DEVICE))
+    _, scales, both, top = rounding_triton.rounded_side_by_side(given, torch.ones(5, 1, device=DEVICE))
     for each in (scales, both):
         assert each[:, 0].isfinite().tolist() == [True, True, True, False, True]
     assert top.isnan()
@@ -205,10 +205,10 @@ def on_device(learned):
 @pytest.mark.parametrize("biased", [False, True])
 @pytest.mark.parametrize("width", [48, 112])
 def test_weights_of_a_block_are_bounded_and_rounded_as_by_torch(shifted, biased, width):
-    from qkv.train import float8_weights_triton
+    from qkv.train.float8 import weights_triton
 
     learned = learned_of(shifted, biased, width)
-    made, scales, of_columns = float8_weights_triton.narrow(on_device(learned), APART, SLACK, STEEPEST)
+    made, scales, of_columns = weights_triton.narrow(on_device(learned), APART, SLACK, STEEPEST)
     expected, expected_scales, expected_columns = _narrow_by_torch(learned)
     assert torch.equal(of_columns.cpu(), expected_columns)
     assert torch.equal(scales[:8, :, 0].cpu(), expected_scales[:8, :, 0])
@@ -220,9 +220,9 @@ def test_weights_of_a_block_are_bounded_and_rounded_as_by_torch(shifted, biased,
 
 @pytest.mark.parametrize("weight", [0, 1, 2, 3])
 def test_a_weight_that_is_no_number_is_not_passed_over(weight):
-    from qkv.train import float8_weights_triton
+    from qkv.train.float8 import weights_triton
 
     learned = learned_of(True, True)
     learned.weights[weight][7, 31] = torch.nan
-    _, scales, _ = float8_weights_triton.narrow(on_device(learned), APART, SLACK, STEEPEST)
+    _, scales, _ = weights_triton.narrow(on_device(learned), APART, SLACK, STEEPEST)
     assert scales[:4, 1, 0].isnan().tolist() == [number == weight for number in range(4)]

@@ -24,9 +24,9 @@ NARROW = torch.float8_e4m3fn  # a sign, 4 bits of exponent, 3 of mantissa; at mo
 def rounded(x: Tensor) -> tuple[Tensor, Tensor]:
     """(x over powers of two, in 8 bits [m k], row behind row; these powers [m 1] in float32)"""
     if runs_our_own(x):
-        from qkv.train import float8_triton  # Triton comes with torch's builds for GPUs only
+        from qkv.train.float8 import rounding_triton  # Triton comes with torch's builds for GPUs only
 
-        return float8_triton.rounded(x)
+        return rounding_triton.rounded(x)
     wide = x.detach().contiguous().float()
     inverse, scale = powers(wide.abs().amax(-1, keepdim=True))
     return (wide * inverse).to(NARROW), scale
@@ -35,9 +35,9 @@ def rounded(x: Tensor) -> tuple[Tensor, Tensor]:
 def both_ways(x: Tensor, inverse: Tensor) -> tuple[Tensor, Tensor]:
     """x times one number, in 8 bits: (by rows [m k]; by columns [k m])"""
     if runs_our_own(x):
-        from qkv.train import float8_triton
+        from qkv.train.float8 import rounding_triton
 
-        return float8_triton.activated(x, inverse, "")
+        return rounding_triton.activated(x, inverse, "")
     narrow = (x.detach().float() * inverse).to(NARROW)
     return narrow, narrow.t().contiguous()
 
@@ -47,9 +47,9 @@ def rounded_side_by_side(parts: Sequence[Tensor], others: Tensor) -> tuple[Tenso
     the largest of those)
     """
     if runs_our_own(others):
-        from qkv.train import float8_triton
+        from qkv.train.float8 import rounding_triton
 
-        return float8_triton.rounded_side_by_side(parts, others)
+        return rounding_triton.rounded_side_by_side(parts, others)
     narrow, scales = rounded(torch.cat(list(parts), -1))
     both = scales * others
     return narrow, scales, both, both.amax()
@@ -75,9 +75,9 @@ def turned(
     for by the scales [m 1] of the rows, and only where there are factors.
     """
     if runs_our_own(narrow):
-        from qkv.train import float8_triton
+        from qkv.train.float8 import rounding_triton
 
-        return float8_triton.turned(narrow, factors, top, sums_by)
+        return rounding_triton.turned(narrow, factors, top, sums_by)
     if factors is None or top is None:
         return narrow.t().contiguous(), None
     wide = narrow.float()

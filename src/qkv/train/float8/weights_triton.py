@@ -9,11 +9,11 @@ import triton
 from torch import Tensor
 
 from qkv.parts.attention.kernels.launch_triton import launch
-from qkv.train import float8_triton
-from qkv.train import float8_weights_programs as programs
+from qkv.train.float8 import rounding_triton
+from qkv.train.float8 import weights_programs as programs
 
 if TYPE_CHECKING:
-    from qkv.train.float8_bounds import Learned
+    from qkv.train.float8.bounds import Learned
 
 
 class Strips(NamedTuple):
@@ -33,7 +33,7 @@ AT_ONCE = 1024  # numbers, where scales are made
 def narrow(
     learned: Learned, apart: int, slack: float, steepest: float
 ) -> tuple[list[tuple[Tensor, Tensor]], Tensor, Tensor]:
-    """As `float8_bounds._narrow_by_torch`."""
+    """As `bounds._narrow_by_torch`."""
     weights = [each.contiguous() for each in learned.weights]
     project, out, inner, _ = weights
     (gain, shift), (second_gain, second_shift) = learned.norms
@@ -59,7 +59,7 @@ def narrow(
         },
         num_warps=4,
     )  # fmt: skip
-    tile, kind = float8_triton.WEIGHTS, torch.float8_e4m3fn
+    tile, kind = rounding_triton.WEIGHTS, torch.float8_e4m3fn
     made = [(torch.empty_like(each, dtype=kind), each.new_empty(each.shape[::-1], dtype=kind)) for each in weights]
     views = [each for rows, across in made for each in (rows.view(torch.int8), across.view(torch.int32))]
     tiles = sum(triton.cdiv(each.shape[0], tile.rows) * triton.cdiv(each.shape[1], tile.columns) for each in weights)

@@ -13,10 +13,10 @@ from qkv.parts.context import Context
 from qkv.parts.norm import RMSNorm
 from qkv.parts.stack import Stack
 from qkv.train.compiling import compiled_blocks
-from qkv.train.float8 import float8_products
-from qkv.train.float8_bounds import narrow_blocks
-from qkv.train.float8_known import way_of
-from qkv.train.float8_stream import float8_stream
+from qkv.train.float8.bounds import narrow_blocks
+from qkv.train.float8.known import way_of
+from qkv.train.float8.products import float8_products
+from qkv.train.float8.stream import float8_stream
 from qkv.train.streamed import streamed
 
 SMALL = {"vocabulary": 300, "positions": 64, "width": 48, "hidden": 192, "heads": 3, "layers": 2}

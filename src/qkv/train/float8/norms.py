@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from qkv.parts.sum_norm import made_back, made_there
-from qkv.train.float8_rows import NARROW, powers
+from qkv.train.float8.rows import NARROW, powers
 
 
 def sum_norm_rounded(

@@ -1,6 +1,6 @@
 """Programs for a GPU: weights of a block in 8 bits, and how large what they make can be.
 
-The arithmetic is that of `float8_bounds.py`. Three launches do for a block what torch has dozens of operators for: all
+The arithmetic is that of `bounds.py`. Three launches do for a block what torch has dozens of operators for: all
 weights are read for their sizes, these and what else bounds are made of become scales, and all weights are rounded.
 
 Shapes: weights are project [P K], out [D V], inner [H K], outer [D H]; sizes [2 programs], by bits: the largest number
@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 
 from qkv.parts.power_programs import powers
-from qkv.train.float8_programs import round_tile
+from qkv.train.float8.rounding_programs import round_tile
 
 
 @triton.jit

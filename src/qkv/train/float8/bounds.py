@@ -3,7 +3,7 @@
 What a norm makes is no longer than its gain allows, a product no larger than a row's length times a column's, and what
 heads read no larger than the largest value. So every matrix of the way there has one scale, which a product takes for
 nothing; all scales of a block together are two small launches. Bounds are some 8 times what need be: with an exponent
-that costs nothing but the smallest numbers (`float8_feed_forward.py`).
+that costs nothing but the smallest numbers (`feed_forward.py`).
 
 Shapes: k width of the stream, d that of the weights' output, which is the same.
 """
@@ -18,10 +18,10 @@ from torch import Tensor, nn
 
 from qkv.parts.programs import runs_our_own
 from qkv.parts.sum_norm import numbers_of
-from qkv.train.float8_activations import STEEPEST
-from qkv.train.float8_feed_forward import SLACK
-from qkv.train.float8_product import type_on
-from qkv.train.float8_rows import both_ways, powers
+from qkv.train.float8.activations import STEEPEST
+from qkv.train.float8.feed_forward import SLACK
+from qkv.train.float8.product import type_on
+from qkv.train.float8.rows import both_ways, powers
 
 APART = 4  # numbers between scales, so that each begins where programs like it
 
@@ -91,9 +91,9 @@ def _learned(first: Any, second: Any) -> Learned:
 
 def _narrow(learned: Learned, project_bias: Tensor | None, inner_bias: Tensor | None) -> Narrow:
     if runs_our_own(learned.weights[0]):
-        from qkv.train import float8_weights_triton  # Triton comes with torch's builds for GPUs only
+        from qkv.train.float8 import weights_triton  # Triton comes with torch's builds for GPUs only
 
-        made, scales, of_columns = float8_weights_triton.narrow(learned, APART, SLACK, STEEPEST)
+        made, scales, of_columns = weights_triton.narrow(learned, APART, SLACK, STEEPEST)
     else:
         made, scales, of_columns = _narrow_by_torch(learned)
     inverses, powers_of_all = scales[:, :, 0].unbind(1)  # [9] each

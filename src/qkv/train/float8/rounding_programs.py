@@ -1,6 +1,6 @@
 """Programs for a GPU: matrices in 8 bits, each row over a power of two of its own, and the same by columns.
 
-The arithmetic is that of `float8_rows.py`. A row's power is read off the bits of its largest number, so that nothing is
+The arithmetic is that of `rows.py`. A row's power is read off the bits of its largest number, so that nothing is
 approximate: dividing by it changes exponents alone.
 """
 

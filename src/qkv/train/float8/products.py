@@ -1,12 +1,12 @@
 """Matrix products of blocks in 8 bits while a model trains. [micikevicius2022]
 
 Weights stay float32 and the stream between products is bfloat16 or wider, as without; what a product multiplies is
-rounded to 8 bits, row by row (`float8_rows.py`). Under a compiler that is part of the norm or gradient in front of it,
+rounded to 8 bits, row by row (`rows.py`). Under a compiler that is part of the norm or gradient in front of it,
 which then writes half the bytes; elsewhere it is a program of one pass. What waits for the way back is held in 8 bits
 too. There hardware wants all matrices with the numbers of a sum side by side: what was rounded by rows is turned, and a
-bias gets its gradient in the same pass. A feed-forward is one function (`float8_feed_forward.py`), and so are joined
-maps (`float8_maps.py`), whose gradients come apart. Where all parts of a stack are known, all from one attention to the
-next is one (`float8_stream.py`), with nothing to compile.
+bias gets its gradient in the same pass. A feed-forward is one function (`feed_forward.py`), and so are joined
+maps (`maps.py`), whose gradients come apart. Where all parts of a stack are known, all from one attention to the
+next is one (`stream.py`), with nothing to compile.
 
 DIFFERS [micikevicius2022]: scales are those of rows, and powers of two; gradients have 4 bits of exponent like all
 else, which is range enough for one row, and 3 of mantissa.
@@ -35,9 +35,9 @@ from qkv.parts.feedforward import MLP, programmed_name
 from qkv.parts.heads import ENDS_IN_PRODUCT
 from qkv.parts.linear import JoinedLinear
 from qkv.parts.stack import Stack
-from qkv.train.float8_feed_forward import float8_feed_forward
-from qkv.train.float8_known import way_of
-from qkv.train.float8_maps import float8_joined, float8_linear
+from qkv.train.float8.feed_forward import float8_feed_forward
+from qkv.train.float8.known import way_of
+from qkv.train.float8.maps import float8_joined, float8_linear
 
 MULTIPLE = 16  # of all three sizes, which the hardware wants
 OLDEST = (8, 9)  # compute capability

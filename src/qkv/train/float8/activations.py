@@ -12,7 +12,7 @@ from torch import Tensor
 
 from qkv.parts.feedforward import find_activation
 from qkv.parts.programs import runs_our_own
-from qkv.train.float8_rows import NARROW
+from qkv.train.float8.rows import NARROW
 
 STEEPEST = 1.13  # no slope of these activations is more, and none is further from 0 than what it is taken of
 
@@ -20,9 +20,9 @@ STEEPEST = 1.13  # no slope of these activations is more, and none is further fr
 def activated(z: Tensor, inverse: Tensor, name: str) -> tuple[Tensor, Tensor]:
     """h = activation(z), each row times its own number: (by rows [m n], by columns [n m]). z [m n], inverse [m 1]"""
     if runs_our_own(z):
-        from qkv.train import float8_triton  # Triton comes with torch's builds for GPUs only
+        from qkv.train.float8 import rounding_triton  # Triton comes with torch's builds for GPUs only
 
-        return float8_triton.activated(z, inverse, name)
+        return rounding_triton.activated(z, inverse, name)
     narrow = (find_activation(name)(z.float()) * inverse).to(NARROW)
     return narrow, narrow.t().contiguous()
 
@@ -35,9 +35,9 @@ def sloped(
     two, the others [m 1]
     """
     if runs_our_own(z):
-        from qkv.train import float8_triton
+        from qkv.train.float8 import rounding_triton
 
-        return float8_triton.sloped(above, z, inverse, factors, top, sums_by, name)
+        return rounding_triton.sloped(above, z, inverse, factors, top, sums_by, name)
     wide = _times_slope(above.float(), z.float(), name)
     return (wide * inverse).to(NARROW), (wide * (factors / top)).to(NARROW).t().contiguous(), (wide * sums_by).sum(0)
 

@@ -19,8 +19,8 @@ from qkv.models.head_choice import HeadChoice
 from qkv.models.text_model import TextModel
 from qkv.parts.linear import JoinedLinear
 from qkv.parts.recording import captured
-from qkv.train.float8 import check_float8, float8_products
-from qkv.train.float8_maps import _Joined, _Linear, float8_joined, float8_linear
+from qkv.train.float8.maps import _Joined, _Linear, float8_joined, float8_linear
+from qkv.train.float8.products import check_float8, float8_products
 from qkv.train.loop import train
 from qkv.train.objectives.language import LanguageLoss
 from qkv.train.optimizers import adam
