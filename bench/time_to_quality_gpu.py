@@ -11,7 +11,8 @@ Both read the same tokens in the same order: reviews, articles, addresses and no
   0.1 of all matrices, cosine to a tenth, gradients clipped at 1; weights begin at N(0, 0.02), those that lead back into
   the stream at 1/√(2 · layers) of it.
 - ours: a step of the training loop as it is by default, recorded and not compiled; Muon for the matrices and AdamW for
-  the rest, a rate that stays and then falls in a line to 0. It is given fewer steps, and has to end no worse.
+  the rest, a rate that stays and then falls in a line to 0. It is given fewer steps, and has to end no worse. Then the
+  same with products in 8 bits, whose losses have to be those of the run before it.
 
 The goal is what nanoGPT's recipe ends with, seed by seed. Compiling and validating are not counted for either. Once
 nanoGPT's recipe is also run at three times its rate, which is meant for batches of half a million tokens, and then
@@ -42,6 +43,7 @@ from qkv.models.catalogue import build
 from qkv.models.gpt2 import SIZES, GPT2Sizes
 from qkv.models.head_choice import HeadChoice
 from qkv.train.cost.step import AlwaysThis
+from qkv.train.float8.products import float8_products
 from qkv.train.objectives.language import LanguageLoss
 from qkv.train.optimizers import muon
 from qkv.train.schedules import Cosine, Schedule, WarmupStableDecay
@@ -51,6 +53,7 @@ from qkv.train.streamed import streamed_stacks
 
 TOKENS = Path("corpora/time-to-quality.safetensors")
 RATE, HIGHER, WARM_UP = 6e-4, 1.8e-3, 0.05
+OURS = {"qkv's recipe": "bfloat16", "qkv's recipe in 8 bits": "float8"}
 LOOKS = 12  # validations of a run
 WARM = 4  # steps before the clock, whose weights are thrown away
 
@@ -114,13 +117,17 @@ def main() -> None:
             history = run(partial(nano, rate=rate), cosine, steps, rows[order], held_out, plan, seed)
             ends[name] = history[-1]
             runs.append(told(f"{name}, seed {seed}", rate, history))
-        schedule = WarmupStableDecay(warmup=round(WARM_UP * steps), decay=0.5)
-        history = run(partial(ours, rate=given.rate), schedule, fewer, rows[order], held_out, plan, seed)
-        sooner = {
-            f"times sooner than {name}": round(end["seconds"] / reached(history, end["loss"]), 2)
-            for name, end in ends.items()
-        }
-        runs.append({**told(f"qkv's recipe, seed {seed}", given.rate, history), **sooner})
+        for name, precision in OURS.items():
+            if precision == "float8" and device.type != "cuda":
+                continue
+            schedule = WarmupStableDecay(warmup=round(WARM_UP * steps), decay=0.5)
+            recipe = partial(ours, rate=given.rate, precision=precision)
+            history = run(recipe, schedule, fewer, rows[order], held_out, plan, seed)
+            sooner = {
+                f"times sooner than {peer}": round(end["seconds"] / reached(history, end["loss"]), 2)
+                for peer, end in ends.items()
+            }
+            runs.append({**told(f"{name}, seed {seed}", given.rate, history), **sooner})
     if given.small or given.ours_only:
         print(json.dumps(runs))
         return
@@ -248,10 +255,14 @@ def nano(plan: Plan, device: torch.device, stack: ExitStack, rate: float) -> tup
     return model, contender
 
 
-def ours(plan: Plan, device: torch.device, stack: ExitStack, rate: float) -> tuple[nn.Module, Callable[[], Contender]]:
+def ours(
+    plan: Plan, device: torch.device, stack: ExitStack, rate: float, precision: str
+) -> tuple[nn.Module, Callable[[], Contender]]:
     with device:
         model = build("gpt2", plan.sizes, HeadChoice("language")).train()
-    settings = TrainSettings(steps=1, precision="bfloat16", device=device.type, clip=1.0)
+    settings = TrainSettings(steps=1, precision=precision, device=device.type, clip=1.0)
+    if precision == "float8":
+        stack.enter_context(float8_products(model))
     stack.enter_context(streamed_stacks(model))
 
     def batch(ids: Tensor) -> LanguageBatch:
