@@ -379,7 +379,9 @@ __device__ __forceinline__ void norm(
         float sum = 0.0f;
 #pragma unroll
         for (int c = 0; c < BN / 8; c++) sum += d[i / 2][c * 4 + i % 2 * 2] + d[i / 2][c * 4 + i % 2 * 2 + 1];
-        mean[i] = RMS ? 0.0f : of_four(sum) * (1.0f / BN);
+        sum = of_four(sum);
+        const float nearly = sum * (1.0f / BN), rest = fmaf(-nearly, (float)BN, sum);  // which is none of rows all alike
+        mean[i] = RMS ? 0.0f : fmaf(rest, 1.0f / BN, nearly);
     }
 #pragma unroll
     for (int i = 0; i < 2 * TALL; i++) {
@@ -407,15 +409,15 @@ __device__ __forceinline__ void norm(
     wait(all_told, count / 2 & 1);
 #pragma unroll
     for (int i = 0; i < 2 * TALL; i++) {
-        float means[CLUSTER], total = 0.0f, squares = 0.0f;
+        float means[CLUSTER], apart = 0.0f, squares = 0.0f;
 #pragma unroll
         for (int block = 0; block < CLUSTER; block++) {
             float one;
             asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(means[block]), "=f"(one)
                          : "r"(told + block * TOLD + i * 64) : "memory");
-            total += means[block], squares += one;
+            apart += means[block] - means[0], squares += one;
         }
-        total *= 1.0f / CLUSTER;
+        const float total = fmaf(apart, 1.0f / CLUSTER, means[0]);
 #pragma unroll
         for (int block = 0; block < CLUSTER; block++)
             squares = fmaf(BN * (means[block] - total), means[block] - total, squares);
