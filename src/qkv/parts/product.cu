@@ -29,8 +29,10 @@ constexpr bool BEGUN = READS == 1 || BIAS;   // whether something is there befor
 #if GAIN
 constexpr u32 TOLD = 16 * TALL * 8;                            // what a warp tells of its rows: two numbers of each
 constexpr u32 BESIDE = BN * 8 + 8 * 2 * CLUSTER * TOLD;        // gain and shift; what each warp is told, in two rooms
+constexpr bool WHOLE = true;                                   // tiles have no column past the last
 #else
 constexpr u32 BESIDE = 8 * BN * 4;                             // sums of each warp
+constexpr bool WHOLE = false;
 #endif
 
 static_assert(UNITS * (KEEPS ? 2 : 1) % ROOMS == 0 && ROOMS > 1, "rooms come round with the tiles");
@@ -245,7 +247,7 @@ __device__ __forceinline__ void begin_with(
                 const int row = at.row + m * 64 + warp * 16 + lane / 4 + 8 * below;
                 const int column = at.column + c * 32 + lane % 4 * 8;
                 v[0] = v[1] = v[2] = v[3] = 0;
-                if (row < M && column < N)
+                if (row < M && (WHOLE || column < N))
                     asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"
                                  : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3]) : "l"(added + (u64)row * apart + column));
             }
@@ -265,13 +267,13 @@ __device__ __forceinline__ void begin_with(
             }
 }
 
-// d [BM BN] (+)= the bias in every row, so that nothing is to be added behind the product.
-__device__ __forceinline__ void begin_with_bias(float (&d)[TALL][BN / 2], const void* bias, int first, int N, int lane) {
+// d [BM BN] = the bias in every row, so that nothing is to be added behind the product; or added to what is there.
+__device__ __forceinline__ void with_bias(float (&d)[TALL][BN / 2], const void* bias, int first, int N, int lane) {
 #pragma unroll
     for (int c = 0; c < BN / 8; c++) {
         const int column = first + c * 8 + lane % 4 * 2;
         float low = 0.0f, high = 0.0f;
-        if (column < N) {
+        if (WHOLE || column < N) {
 #if BIAS == 2
             asm volatile("ld.global.nc.v2.f32 {%0, %1}, [%2];" : "=f"(low), "=f"(high) : "l"((const float*)bias + column));
 #else
@@ -533,12 +535,10 @@ extern "C" __global__ void __launch_bounds__(384, 1) product(
             }
             float d[TALL][BN / 2];
 #if READS == 1
-            begin_with(d, added, apart, at, M, N, warp, lane);
+            begin_with(d, added, apart, at, M, N, warp, lane), settled(d);
+#elif BIAS
+            with_bias(d, bias, at.column, N, lane), settled(d);
 #endif
-#if BIAS
-            begin_with_bias(d, bias, at.column, N, lane);
-#endif
-            if (BEGUN) settled(d);
             u32 stage = position % STAGES, round = position / STAGES & 1, last = stage;
             wait(turns + 8 * turn, (count & 1) ^ (turn == 0));
 #pragma unroll 1
@@ -565,6 +565,9 @@ extern "C" __global__ void __launch_bounds__(384, 1) product(
             settled(d);
             if (lane < CLUSTER) arrive_at(empty + 8 * last, lane);
             position += 2 * steps;
+#if READS == 1 && BIAS
+            with_bias(d, bias, at.column, N, lane);  // two sums before the product would take longer than a turn comes
+#endif
 #if GAIN
             norm(d, told + mine * (2 * CLUSTER * TOLD), all_told + 8 * 2 * mine, gains, count, epsilon, lane);
 #endif
