@@ -56,7 +56,7 @@ WIDE, TALL = Tiling(128, 192, stages=4, rooms=2, cluster=2), Tiling(192, 128, st
 READING = Tiling(128, 192, stages=4, rooms=3)  # z comes into the rooms from which y is stored
 NORMING = Tiling(128, 192, stages=4, rooms=2, norms=True), Tiling(128, 128, stages=5, rooms=2, norms=True)
 MOST = 4096  # launches at hand
-MOST_BLOCKS, MOST_SHARED = 8, 227 * 1024  # of a cluster; bytes of a block
+MOST_NORMED = 1024  # outputs of a row: of more blocks than 8, or wider ones, the threads have no registers for all
 ALIGNED = 16  # bytes, as the copy engine asks
 
 
@@ -77,8 +77,8 @@ def norming(outputs: int) -> Tiling | None:
     """Tiles of a cluster that has just these outputs; None: there are none."""
     for tiling in NORMING:
         made = tiling._replace(cluster=outputs // tiling.columns)
-        whole = outputs % tiling.columns == 0 and 1 < made.cluster <= MOST_BLOCKS
-        if whole and tiling.rows % (8 * made.cluster) == 0 and made.shared <= MOST_SHARED:  # each gets a part of x
+        whole = outputs % tiling.columns == 0 and made.cluster > 1 and outputs <= MOST_NORMED
+        if whole and tiling.rows % (8 * made.cluster) == 0:  # each gets a part of x's rows
             return made
     return None
 
