@@ -203,6 +203,38 @@ def test_other_maps_and_sums_do_not(products: list[str], monkeypatch: pytest.Mon
     assert products == []
 
 
+def test_a_sum_is_normed_by_the_program_where_a_cluster_has_whole_rows(
+    products: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def added(x: Tensor, weight: Tensor, bias: Tensor, stream: Tensor, norm: activated_map.product.Norm) -> None:
+        products.append("norm")
+        total = stream + F.linear(x, weight, bias)
+        stream.copy_(F.layer_norm(total, total.shape[1:], norm.gain, norm.shift, norm.epsilon))
+
+    monkeypatch.setattr(activated_map.product, "add_normed_map", added)
+    monkeypatch.setattr(activated_map, "MOST_INPUTS", 15)  # which says nothing of it
+    linear, norm = nn.Linear(16, 384).bfloat16(), nn.LayerNorm(384).bfloat16()
+    x, stream = torch.randn(15, 16).bfloat16(), torch.randn(15, 384).bfloat16()
+    fits = activated_map.fits_normed
+    with torch.no_grad():
+        assert fits(stream, x, linear.weight)
+        expected = norm(stream + linear(x))
+        numbers = activated_map.product.Norm(norm.weight, norm.bias, norm.eps, rms=False)
+        activated_map.add_normed_map(stream, x, linear, numbers)
+        assert products == ["norm"]
+        torch.testing.assert_close(stream, expected, atol=2e-2, rtol=2e-2)
+        assert not fits(stream[:, :320], x, linear.weight[:320])  # that no blocks of a cluster share out
+        assert not fits(stream.float(), x.float(), linear.weight.float())
+        assert not fits(stream, x, linear.weight.float())
+        assert not fits(torch.randn(15, 385).bfloat16()[:, 1:], x, linear.weight)
+        assert not fits(stream, x[:, :12], linear.weight[:, :12])
+        monkeypatch.setattr(activated_map, "LEAST", 15 * 384 + 1)
+        assert not fits(stream, x, linear.weight)
+        monkeypatch.setattr(activated_map, "LEAST", 1)
+        assert fits(stream, x, linear.weight)
+    assert not fits(stream, x, linear.weight)  # that learns
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("compiled", [False, True])
 def test_on_a_gpu_it_learns_the_same(monkeypatch: pytest.MonkeyPatch, compiled: bool) -> None:

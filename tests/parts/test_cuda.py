@@ -58,6 +58,17 @@ def test_numbers_and_tensors_reach_a_program_which_is_kept(tmp_path):
     assert len(list((tmp_path / "kept" / "qkv" / "programs").glob("sum-*.cubin"))) == 1
 
 
+def test_as_many_clusters_run_at_once_as_there_is_room_for(tmp_path):
+    if torch.cuda.get_device_capability()[0] != 9:
+        pytest.skip("needs a GPU with clusters")
+    file = tmp_path / "sum.cu"
+    file.write_text(SUM)
+    processors = torch.cuda.get_device_properties(0).multi_processor_count
+    large = cuda.program(file, "scaled", (("SHIFT", 2),), 128, 200 * 1024)  # of which a processor has room for one
+    for cluster in (2, 4, 8):
+        assert processors // cluster // 2 <= large.clusters_at_once(cluster) <= processors // cluster
+
+
 def test_a_launch_is_recorded_like_any_other(tmp_path):
     file = tmp_path / "sum.cu"
     file.write_text(SUM)

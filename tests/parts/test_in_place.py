@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from qkv.models import ast
 from qkv.models.catalogue import build
 from qkv.models.head_choice import HeadChoice
+from qkv.parts import in_place as places
 from qkv.parts.attention.attention import Attention
 from qkv.parts.attention.in_line import InLine
 from qkv.parts.attention.visibility import SameDocument, Tokens
@@ -21,6 +23,7 @@ from qkv.parts.context import Context
 from qkv.parts.feedforward import MLP, ChunkedMLP, GatedMLP
 from qkv.parts.in_place import in_place, only_answers, plan_of
 from qkv.parts.norm import LayerNorm, RMSNorm
+from qkv.parts.product import Norm
 from qkv.parts.residual import PostNorm, PreNorm, ReZero
 from qkv.parts.stack import Stack
 from tests.models import small_images, small_sounds, small_text
@@ -141,6 +144,35 @@ def test_blocks_with_biases_and_without(wiring: Any, norm: Any, last_norm: Any) 
     plan = plan_of(stack.blocks, x)
     assert plan is not None
     torch.testing.assert_close(in_place(plan, stack.norm, x, ctx), stack(x, ctx), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("norm", [LayerNorm, RMSNorm])
+@pytest.mark.parametrize("wanted", [None, 2])
+@torch.no_grad()
+def test_norms_behind_mixers_are_left_to_products_that_can(
+    norm: Any, wanted: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken: list[tuple[torch.Size, bool]] = []
+
+    def added(stream: Tensor, x: Tensor, linear: nn.Linear, norm: Norm) -> None:
+        taken.append((stream.shape, norm.rms))
+        total = stream + linear(x)
+        if norm.rms:
+            stream.copy_(F.rms_norm(total, (WIDTH,), norm.gain, norm.epsilon))
+        else:
+            stream.copy_(F.layer_norm(total, (WIDTH,), norm.gain, norm.shift, norm.epsilon))
+
+    monkeypatch.setattr(places, "fits_normed", lambda stream, x, weight: x.shape[1] != 16)  # not of gated ones
+    monkeypatch.setattr(places, "add_normed_map", added)
+    x, ctx = torch.randn(3, 5, WIDTH), Context(tokens=Tokens(5))
+    for wiring in (PreNorm, PostNorm):
+        stack = stack_of(lambda: norm(WIDTH), wiring)
+        plan = plan_of(stack.blocks, x)
+        assert plan is not None
+        found, expected = in_place(plan, stack.norm, x, ctx, wanted), stack(x, ctx)[:, :wanted]
+        torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+        assert len(taken) == (6 if wiring is PostNorm else 0)
+    assert taken == 5 * [((15, WIDTH), norm is RMSNorm)] + [((3 * (wanted or 5), WIDTH), norm is RMSNorm)]
 
 
 @pytest.mark.parametrize("wiring", [PreNorm, PostNorm])

@@ -12,16 +12,20 @@ import pytest
 import torch
 from torch import Tensor
 
-from qkv.parts import embed
+from qkv.parts import activated_map, embed
 from qkv.parts import in_place as places
 from qkv.parts import stack as stacks
+from qkv.parts.attention.attention import Attention
 from qkv.parts.attention.in_line import InLine
 from qkv.parts.attention.visibility import Tokens
+from qkv.parts.block import Block
 from qkv.parts.context import Context, Ledger
+from qkv.parts.feedforward import MLP
 from qkv.parts.in_place import in_place
 from qkv.parts.norm import LayerNorm, RMSNorm
 from qkv.parts.position import ALiBi
-from qkv.parts.residual import PreNorm
+from qkv.parts.residual import PostNorm, PreNorm
+from qkv.parts.stack import Stack
 from tests.models import small_images
 from tests.parts.test_in_place import CASES, WIDTH, given_to_stack, stack_of
 
@@ -145,6 +149,44 @@ def test_on_a_gpu_answers_repeat_bit_for_bit(taken: list[int]) -> None:
     first = stack(x, ctx)
     assert all(torch.equal(stack(x, ctx), first) for _ in range(3))
     assert len(taken) == 4
+
+
+@pytest.mark.parametrize("width", [384, 768])
+@pytest.mark.parametrize("wanted", [None, 1])
+@torch.no_grad()
+def test_on_a_gpu_products_norm_the_stream_of_an_encoder(
+    width: int, wanted: int | None, taken: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if torch.cuda.get_device_capability()[0] != 9:
+        pytest.skip("needs a GPU with warpgroups")
+    torch.manual_seed(0)
+    blocks = [
+        Block(
+            attention=PostNorm(LayerNorm(width, 1e-12), Attention(width, width // 64)),
+            feed_forward=PostNorm(LayerNorm(width, 1e-12), MLP(width, 4 * width)),
+        )
+        for _ in range(3)
+    ]
+    stack = Stack(blocks).cuda().eval()
+    for parameter in stack.parameters():
+        parameter.add_(0.02 * torch.randn_like(parameter))
+    exact, narrow, products = deepcopy(stack).double(), stack.bfloat16(), []
+
+    def noted(*given: Any) -> None:
+        products.append(len(given[0]))
+        activated_map.add_normed_map(*given)
+
+    monkeypatch.setattr(places, "add_normed_map", noted)
+    monkeypatch.setattr(activated_map, "LEAST", 1)
+    x, ctx = torch.randn(40, 33, width, device="cuda").bfloat16(), Context(tokens=Tokens(33), wanted=wanted)
+    wide, found = exact(x.double(), ctx)[:, :wanted], narrow(x, ctx)
+    assert taken == [6]
+    assert products == [40 * 33] * 4 + [40 * (wanted or 33)] * 2
+    assert all(torch.equal(narrow(x, ctx), found) for _ in range(3))
+    monkeypatch.setattr(stacks, "only_answers", lambda *_: False)
+    ordinary = narrow(x, ctx)[:, :wanted]
+    error, usual = ((each.double() - wide).square().mean().sqrt() for each in (found, ordinary))
+    assert error <= 1.1 * usual
 
 
 @torch.no_grad()

@@ -16,6 +16,7 @@ from qkv.parts.feedforward import ACTIVATIONS, programmed_name
 NAMES = ["gelu", "gelu_tanh", "relu", "silu", "gelu_quick"]
 SHAPES = [(300, 72, 136), (1, 8, 8), (128, 64, 192), (5000, 200, 776)]  # the last: more tiles than blocks
 TILINGS = [product.WIDE, product.TALL, product.READING]
+NORMED = {256: (128, 2), 384: (192, 2), 512: (128, 4), 768: (192, 4), 1024: (128, 8)}  # columns of a block, blocks
 
 
 @pytest.fixture
@@ -45,6 +46,16 @@ def test_names_and_rooms_are_those_of_the_program() -> None:
         assert tiling.shared <= 227 * 1024  # what a block may have
     assert {product.storing(n) for _, _, n in SHAPES} == {product.WIDE, product.TALL}
     assert [product.storing(n) for n in (768, 1024, 2304, 3072)] == [product.WIDE, product.TALL, *2 * [product.WIDE]]
+
+
+def test_whole_rows_lie_in_a_cluster_or_are_not_normed() -> None:
+    for outputs, (columns, blocks) in NORMED.items():
+        tiling = product.norming(outputs)
+        assert tiling is not None
+        assert (tiling.columns, tiling.cluster) == (columns, blocks)
+        assert tiling.shared <= 227 * 1024
+        assert tiling.rows // blocks % 8 == 0  # rows that are swizzled together
+    assert [product.norming(outputs) for outputs in (8, 128, 192, 320, 576, 776, 896, 960, 1536, 4096)] == 10 * [None]
 
 
 @pytest.mark.gpu
@@ -95,10 +106,56 @@ def test_it_is_added_where_it_lies(hopper: None, m: int, k: int, n: int, dtype: 
     assert torch.equal(whole, before)
 
 
+def normed(x: Tensor, norm: product.Norm) -> Tensor:
+    gain, shift = norm.gain.double(), None if norm.shift is None else norm.shift.double()
+    if norm.rms:
+        return F.rms_norm(x, gain.shape, gain, norm.epsilon)
+    return F.layer_norm(x, gain.shape, gain, shift, norm.epsilon)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("n", NORMED)
+@pytest.mark.parametrize(("m", "k"), [(1, 64), (127, 200), (128, 768), (129, 3072), (5000, 8), (20000, 384)])
+def test_the_sum_is_normed_where_it_lies(hopper: None, m: int, k: int, n: int, dtype: torch.dtype) -> None:
+    x, weight = numbers(m, k, dtype=dtype), numbers(n, k, dtype=dtype, scale=k**-0.5)
+    gain, shift, bias = 1.0 + 0.3 * numbers(n), numbers(n), numbers(n, scale=2.0)
+    narrow = gain.to(dtype), shift.to(dtype), bias.to(dtype)
+    whole = numbers(m, n + 24, dtype=dtype, scale=8.0) + 4.0  # of which the stream is a part, and whose mean is not 0
+    for norm, own_bias in [
+        (product.Norm(narrow[0], narrow[1], 1e-12, False), narrow[2]),
+        (product.Norm(gain, shift, 1e-5, False), bias),
+        (product.Norm(narrow[0], None, 1e-5, False), None),
+        (product.Norm(gain, None, 1e-6, True), narrow[2]),
+    ]:
+        given = whole.clone()
+        stream = given[:, 8 : 8 + n]
+        total = F.linear(x.double(), weight.double(), None if own_bias is None else own_bias.double()) + stream.double()
+        product.add_normed_map(x, weight, own_bias, stream, norm)
+        assert_rounded(stream, normed(total, norm), dtype)
+        again = whole.clone()
+        product.add_normed_map(x, weight, own_bias, again[:, 8 : 8 + n], norm)
+        assert torch.equal(given, again)
+        given[:, 8 : 8 + n] = whole[:, 8 : 8 + n]
+        assert torch.equal(given, whole)
+
+
+@pytest.mark.gpu
+def test_rows_that_are_all_alike_or_no_numbers_are_normed_as_by_torch(hopper: None) -> None:
+    x, weight = torch.zeros(3, 64, device="cuda").bfloat16(), torch.zeros(768, 64, device="cuda").bfloat16()
+    norm = product.Norm(torch.ones(768, device="cuda"), numbers(768), 1e-12, False)
+    stream = torch.full((3, 768), 5.0, device="cuda").bfloat16()
+    stream[1, 300] = float("nan")
+    product.add_normed_map(x, weight, None, stream, norm)
+    assert torch.equal(stream[[0, 2]], numbers(768, dtype=torch.bfloat16).expand(2, -1))
+    assert stream[1].isnan().all()
+
+
 @pytest.mark.gpu
 def test_programs_that_begin_early_find_what_those_before_have_written(hopper: None) -> None:
     """A ring of products, each of which reads what the one before has written, and adds to what one earlier has."""
     x, weights = numbers(3000, 768, dtype=torch.bfloat16), numbers(3, 768, 768, dtype=torch.bfloat16, scale=0.03)
+    norm = product.Norm(numbers(768), numbers(768), 1e-12, False)
 
     def around(wait: bool) -> Tensor:
         stream = x.clone()
@@ -106,7 +163,10 @@ def test_programs_that_begin_early_find_what_those_before_have_written(hopper: N
             read = product.activated_map(stream, weights[turn % 3], None, "gelu")
             if wait:
                 torch.cuda.synchronize()
-            product.add_map(read, weights[(turn + 1) % 3], stream)
+            if turn % 2:
+                product.add_map(read, weights[(turn + 1) % 3], stream)
+            else:
+                product.add_normed_map(read, weights[(turn + 1) % 3], None, stream, norm)
             if wait:
                 torch.cuda.synchronize()
             if turn % 7 == 0:

@@ -1,4 +1,5 @@
-"""Maps with what comes behind them in one program, on GPUs that have a copy engine: activation(x W + b), y + x W.
+"""Maps with what comes behind them in one program, on GPUs that have a copy engine: activation(x W + b), y + x W,
+and norms of such a sum.
 
 Shapes: m rows, k inputs, n hidden units; x [m k], W₁ [n k], W₂ [k n].
 """
@@ -56,6 +57,16 @@ def add_map(stream: Tensor, x: Tensor, weight: Tensor) -> None:
         product.add_map(product.aligned(x), product.aligned(weight), stream)
     else:
         stream.addmm_(x, weight.t())
+
+
+def fits_normed(stream: Tensor, x: Tensor, weight: Tensor) -> bool:
+    """Whether norm(stream + x Wᵀ + b) may be one program: it saves a pass over the stream, whatever k is."""
+    return _alike(x, weight, stream) and stream is product.aligned(stream) and product.norming(len(weight)) is not None
+
+
+def add_normed_map(stream: Tensor, x: Tensor, linear: nn.Linear, norm: product.Norm) -> None:
+    """stream = norm(stream + linear(x)), where it `fits_normed`. [m n] [m k]"""
+    product.add_normed_map(product.aligned(x), product.aligned(linear.weight), linear.bias, stream, norm)
 
 
 def feed_forward(x: Tensor, inner: nn.Linear, outer: nn.Linear, activation: str) -> Tensor:
@@ -150,9 +161,14 @@ def _asked(x: Tensor, *maps: nn.Module) -> bool:
 
 
 def _answers(x: Tensor, weight: Tensor, other: Tensor | None) -> bool:
-    """Whether a map without an activation may be our own: of plain tensors of one type, without gradients."""
+    """Whether a map without an activation may be our own, and is quicker."""
+    return weight.shape[1] <= MOST_INPUTS and _alike(x, weight, other)
+
+
+def _alike(x: Tensor, weight: Tensor, other: Tensor | None) -> bool:
+    """Whether they are plain tensors of one type that a program takes, without gradients, and there is enough to do."""
     given = (x, weight) if other is None else (x, weight, other)
-    if not runs_our_own(x) or weight.shape[1] > MOST_INPUTS or narrow_type(x) != x.dtype:
+    if not runs_our_own(x) or narrow_type(x) != x.dtype:
         return False
     if any(type(each) not in (Tensor, nn.Parameter) or each.dtype != x.dtype for each in given):
         return False

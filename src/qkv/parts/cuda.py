@@ -117,6 +117,14 @@ class Program:
             asked[AT_ONCE] = (1,)
         return Launch(self, grid, arguments, asked)
 
+    def clusters_at_once(self, cluster: int) -> int:
+        """How many clusters of so many blocks can run: their blocks are neighbours, so processors may be left over."""
+        asked, found = self.prepared((cluster, 1), (), cluster=cluster), ctypes.c_int()
+        status = _driver().cuOccupancyMaxActiveClusters(ctypes.byref(found), asked.given[1], asked.given[0])
+        if status != 0 or found.value < 1:
+            raise QkvError(f"CUDA cannot run a cluster of {cluster} blocks: error {status}.")
+        return found.value
+
     def launch(self, grid: tuple[int, int], arguments: tuple[Argument, ...], **how: Any) -> None:
         """Once, on the current stream."""
         self.prepared(grid, arguments, **how).run()

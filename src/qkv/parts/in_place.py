@@ -2,7 +2,8 @@
 
 The last product of each mixer adds into the stream where it lies. Its bias is not added there: it waits for the next
 norm, which reads the stream anyway and knows all that is waiting. So a residual sum costs no pass of its own, and is
-rounded once where it is otherwise rounded twice.
+rounded once where it is otherwise rounded twice. Where norms come behind their mixers, the product may even norm what
+it has added, so that nothing passes over the stream but products; what is normed is then not rounded before at all.
 
 Parts are read anew at each call, because they may have changed: with any that is not known, or that someone watches,
 blocks run as they are.
@@ -19,7 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from qkv.parts.activated_map import add_map
+from qkv.parts.activated_map import add_map, add_normed_map, fits_normed
 from qkv.parts.attention.attention import Attention
 from qkv.parts.attention.visibility import Tokens
 from qkv.parts.block import Block
@@ -28,8 +29,10 @@ from qkv.parts.feedforward import MLP, GatedMLP
 from qkv.parts.linear import JoinedLinear
 from qkv.parts.norm import LayerNorm, RMSNorm
 from qkv.parts.precision import widened
+from qkv.parts.product import Norm
 from qkv.parts.programs import is_itself, runs_our_own
 from qkv.parts.residual import PathDropout, PostNorm, PreNorm
+from qkv.parts.sum_norm import numbers_of
 
 NARROW = (torch.bfloat16, torch.float16)
 WIDEST = 8192  # stream, of which a program holds a row
@@ -88,8 +91,7 @@ def in_place(plan: Plan, last_norm: nn.Module | None, x: Tensor, ctx: Context, w
     if plan.before:
         return _norms_before(plan.steps, last_norm, stream, ctx, few, wanted)
     for step in plan.steps:
-        stream = _added(stream, step, stream, ctx, wanted if step is few else None)
-        norm_into(stream, step.norm, stream, bias=step.last.bias)
+        stream = _added_and_normed(stream, step, ctx, wanted if step is few else None)
     return stream if last_norm is None else last_norm(stream, ctx)
 
 
@@ -125,6 +127,25 @@ def _norms_before(
 
 def _added(stream: Tensor, step: Step, read: Tensor, ctx: Context, wanted: int | None) -> Tensor:
     """stream + mixer(read), but for the bias of the last product: the stream itself, or the wanted slots of it."""
+    hidden, stream = _hidden(stream, step, read, ctx, wanted)
+    add_map(stream.view(-1, stream.shape[-1]), hidden, step.last.weight)
+    return stream
+
+
+def _added_and_normed(stream: Tensor, step: Step, ctx: Context, wanted: int | None) -> Tensor:
+    """norm(stream + mixer(stream)), likewise."""
+    hidden, stream = _hidden(stream, step, stream, ctx, wanted)
+    rows = stream.view(-1, stream.shape[-1])  # [t d]
+    if fits_normed(rows, hidden, step.last.weight):
+        add_normed_map(rows, hidden, step.last, Norm(*numbers_of(step.norm)))
+    else:
+        add_map(rows, hidden, step.last.weight)
+        norm_into(stream, step.norm, stream, bias=step.last.bias)
+    return stream
+
+
+def _hidden(stream: Tensor, step: Step, read: Tensor, ctx: Context, wanted: int | None) -> tuple[Tensor, Tensor]:
+    """What the mixer's last product reads [t n], and the stream it is added to: that, or the wanted slots of it."""
     mixer = step.mixer
     if not isinstance(mixer, Attention):
         hidden = mixer.hidden(read)  # [b s n]
@@ -132,8 +153,7 @@ def _added(stream: Tensor, step: Step, read: Tensor, ctx: Context, wanted: int |
         hidden = mixer.hidden(read, ctx)  # [b s n]
     else:
         hidden, stream = mixer.hidden_of_first(read, ctx, wanted), stream[:, :wanted].contiguous()  # [b wanted n]
-    add_map(stream.view(-1, stream.shape[-1]), hidden.reshape(-1, hidden.shape[-1]), step.last.weight)
-    return stream
+    return hidden.reshape(-1, hidden.shape[-1]), stream
 
 
 def _last_attention(steps: list[Step], ctx: Context) -> Step | None:
@@ -161,18 +181,17 @@ def norm_into(
 
     `places` are [s d], or of all rows. Given back is what waits from now on: waiting + bias, in that room.
     """
-    rms = isinstance(norm, RMSNorm)
-    shift, epsilon = (None, norm.epsilon) if isinstance(norm, RMSNorm) else (norm.bias, norm.eps)
+    weight, shift, epsilon, rms = numbers_of(norm)
     carried = None if bias is None else room
     if runs_our_own(x):
         from qkv.parts import norm_triton
 
         given = {"places": places, "waiting": waiting, "bias": bias, "carried": carried}
-        norm_triton.norm_into(y, x, norm.weight, shift, epsilon, rms=rms, **given)
+        norm_triton.norm_into(y, x, weight, shift, epsilon, rms=rms, **given)
         return waiting if carried is None else carried
     added = [each.to(widened(x).dtype) for each in (waiting, bias) if each is not None]
     wide = sum(added, widened(x) if places is None else widened(x) + places)
-    gain = norm.weight.to(wide.dtype)
+    gain = weight.to(wide.dtype)
     if rms:
         y.copy_(F.rms_norm(wide, gain.shape, gain, epsilon))
     else:

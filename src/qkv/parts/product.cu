@@ -3,14 +3,17 @@
 // Each block has a warpgroup that orders copies and two that multiply, each of which makes whole tiles of y, in turns:
 // while one has the tensor cores, the other does what comes behind the product and stores its tile. Tiles of x and W
 // come by the copy engine into a ring of stages, STAGES of them ahead; two blocks of a cluster, which make tiles below
-// each other, get each half of W's tile and hand it to both.
+// each other, get each half of W's tile and hand it to both. Where whole rows are normed behind the product, blocks of a
+// cluster make tiles beside each other, which have all columns: there it is x's tile of which each gets a part for all.
 //
 // Shapes: M rows, K inputs, N outputs; x [M K], W [N K], or [K N] if ACROSS, y [M N].
 //
 // By #define: BM, BN: rows and columns of a tile; STAGES; CLUSTER: blocks of one, 1 or 2; GROUP: tiles (of a cluster)
 // below each other that come one after the other; ROOMS: stores that each warp has on the way; HALF: numbers are
 // float16, else bfloat16; ACROSS; BIAS: 0 none, 1 narrow, 2 float32; ACTIVATION: one of those below; KEEPS: z, which is
-// activated, is stored too; READS: 1: what is added to y, 2: z, whose slope y is multiplied with, and sums over rows.
+// activated, is stored too; READS: 1: what is added to y, 2: z, whose slope y is multiplied with, and sums over rows;
+// GAIN: 0 rows are not normed, 1 with a narrow gain, 2 with one in float32, and then CLUSTER is N / BN, 2 to 8; SHIFT: of
+// the norm, as BIAS; RMS: the norm takes no mean off.
 //
 // It may begin while the program before it still runs, and waits for its end before it reads or writes: whoever is
 // launched early does, so what is there behind that wait was written by any program before.
@@ -23,6 +26,14 @@ constexpr u32 OF_X = BM * BK * 2, OF_W = BN * BK * 2, STAGE = OF_X + OF_W;
 constexpr u32 ROOM = 16 * 64 * 2;            // what a warp stores at once: 16 rows of 64 columns
 constexpr int UNITS = TALL * (BN / 64);      // of those in a tile
 constexpr bool BEGUN = READS == 1 || BIAS;   // whether something is there before the product
+#if GAIN
+constexpr u32 TOLD = 16 * TALL * 8;                            // what a warp tells of its rows: two numbers of each
+constexpr u32 BESIDE = BN * 8 + 8 * 2 * CLUSTER * TOLD;        // gain and shift; what each warp is told, in two rooms
+constexpr bool WHOLE = true;                                   // tiles have no column past the last
+#else
+constexpr u32 BESIDE = 8 * BN * 4;                             // sums of each warp
+constexpr bool WHOLE = false;
+#endif
 
 static_assert(UNITS * (KEEPS ? 2 : 1) % ROOMS == 0 && ROOMS > 1, "rooms come round with the tiles");
 
@@ -236,7 +247,7 @@ __device__ __forceinline__ void begin_with(
                 const int row = at.row + m * 64 + warp * 16 + lane / 4 + 8 * below;
                 const int column = at.column + c * 32 + lane % 4 * 8;
                 v[0] = v[1] = v[2] = v[3] = 0;
-                if (row < M && column < N)
+                if (row < M && (WHOLE || column < N))
                     asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"
                                  : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3]) : "l"(added + (u64)row * apart + column));
             }
@@ -256,13 +267,13 @@ __device__ __forceinline__ void begin_with(
             }
 }
 
-// d [BM BN] = the bias in every row, so that nothing is to be added behind the product.
-__device__ __forceinline__ void begin_with_bias(float (&d)[TALL][BN / 2], const void* bias, int first, int N, int lane) {
+// d [BM BN] = the bias in every row, so that nothing is to be added behind the product; or added to what is there.
+__device__ __forceinline__ void with_bias(float (&d)[TALL][BN / 2], const void* bias, int first, int N, int lane) {
 #pragma unroll
     for (int c = 0; c < BN / 8; c++) {
         const int column = first + c * 8 + lane % 4 * 2;
         float low = 0.0f, high = 0.0f;
-        if (column < N) {
+        if (WHOLE || column < N) {
 #if BIAS == 2
             asm volatile("ld.global.nc.v2.f32 {%0, %1}, [%2];" : "=f"(low), "=f"(high) : "l"((const float*)bias + column));
 #else
@@ -272,7 +283,10 @@ __device__ __forceinline__ void begin_with_bias(float (&d)[TALL][BN / 2], const 
 #endif
         }
 #pragma unroll
-        for (int i = 0; i < 2 * TALL; i++) d[i / 2][c * 4 + i % 2 * 2] = low, d[i / 2][c * 4 + i % 2 * 2 + 1] = high;
+        for (int i = 0; i < 2 * TALL; i++) {
+            float* both = &d[i / 2][c * 4 + i % 2 * 2];
+            both[0] = READS == 1 ? both[0] + low : low, both[1] = READS == 1 ? both[1] + high : high;
+        }
     }
 }
 
@@ -306,6 +320,11 @@ __device__ __forceinline__ int rank() {  // of this block in its cluster; asked 
     return found;
 }
 
+#if GAIN
+__device__ __forceinline__ int tiles_of(int M, int N) { return (M + BM - 1) / BM; }
+
+__device__ __forceinline__ Place place_of(int tile, int M, int N) { return {tile * BM, rank() * BN}; }
+#else
 __device__ __forceinline__ int tiles_of(int M, int N) {  // of a cluster
     return (M + BM * CLUSTER - 1) / (BM * CLUSTER) * ((N + BN - 1) / BN);
 }
@@ -317,16 +336,127 @@ __device__ __forceinline__ Place place_of(int tile, int M, int N) {
     int tall = min(rows - first, GROUP);
     return {((first + within % tall) * CLUSTER + rank()) * BM, within / tall * BN};
 }
+#endif
+
+// ---------------------------------------------------------------------------------------------------- norms
+
+#if GAIN
+__device__ __forceinline__ u32 in_block(u32 place, u32 block) {  // of the cluster: where that place is in its memory
+    u32 there;
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(place), "r"(block));
+    return there;
+}
+
+__device__ __forceinline__ float of_four(float x) {  // lanes beside each other: their sum
+    x += __shfl_xor_sync(0xffffffffu, x, 1);
+    return x + __shfl_xor_sync(0xffffffffu, x, 2);
+}
+
+template <int KIND>
+__device__ __forceinline__ float number_of(const void* numbers, int i) {
+    if (KIND == 1) return widened(((const unsigned short*)numbers)[i]);
+    return ((const float*)numbers)[i];
+}
+
+// Of two columns beside each other, gain and gain, shift and shift.
+__device__ __forceinline__ void lay_down(u32 gains, const void* gain, const void* shift) {
+    for (int i = threadIdx.x; i < BN; i += 384) {
+        const float first = number_of<GAIN>(gain, rank() * BN + i);
+        const float second = SHIFT ? number_of<SHIFT>(shift, rank() * BN + i) : 0.0f;
+        asm volatile("st.shared.f32 [%0], %1; st.shared.f32 [%0 + 8], %2;"
+                     ::"r"(gains + i / 2 * 16 + i % 2 * 4), "f"(first), "f"(second) : "memory");
+    }
+}
+
+// d [BM BN] = the norm of its rows, which go on in the other blocks of the cluster.
+//
+// Each warp tells those of other blocks that have the same rows their mean over its own columns, and the sum of squares
+// of what is left; from those of equally many columns follow those of all. Rooms, and their barriers, come in turns:
+// who tells of a tile has been told of the one before by all others, who had then read what was in this room.
+__device__ __forceinline__ void norm(
+    float (&d)[TALL][BN / 2], u32 told, u32 all_told, u32 gains, int count, float epsilon, int lane) {
+    float mean[2 * TALL], rate[2 * TALL];
+#pragma unroll
+    for (int i = 0; i < 2 * TALL; i++) {
+        float sum = 0.0f;
+#pragma unroll
+        for (int c = 0; c < BN / 8; c++) sum += d[i / 2][c * 4 + i % 2 * 2] + d[i / 2][c * 4 + i % 2 * 2 + 1];
+        sum = of_four(sum);
+        const float nearly = sum * (1.0f / BN), rest = fmaf(-nearly, (float)BN, sum);  // which is none of rows all alike
+        mean[i] = RMS ? 0.0f : fmaf(rest, 1.0f / BN, nearly);
+    }
+#pragma unroll
+    for (int i = 0; i < 2 * TALL; i++) {
+        float squares = 0.0f;
+#pragma unroll
+        for (int j = 0; j < BN / 4; j++) {
+            float& left = d[i / 2][j / 2 * 4 + i % 2 * 2 + j % 2];
+            left -= mean[i], squares = fmaf(left, left, squares);
+        }
+        rate[i] = of_four(squares);
+    }
+    all_told += 8 * (count & 1), told += (count & 1) * (CLUSTER * TOLD) + lane / 4 * 8;
+    if (lane == 0) expect(all_told, CLUSTER * TOLD);
+#pragma unroll
+    for (int first = 0; first < CLUSTER; first += 4) {
+        const u32 block = first + lane % 4;
+        if (CLUSTER % 4 && block >= CLUSTER) continue;
+        const u32 there = in_block(told + rank() * TOLD, block), barrier = in_block(all_told, block);
+#pragma unroll
+        for (int i = 0; i < 2 * TALL; i++)
+            asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];"
+                         ::"r"(there + i * 64), "f"(mean[i]), "f"(rate[i]), "r"(barrier) : "memory");
+    }
+    __syncwarp();
+    wait(all_told, count / 2 & 1);
+#pragma unroll
+    for (int i = 0; i < 2 * TALL; i++) {
+        float means[CLUSTER], apart = 0.0f, squares = 0.0f;
+#pragma unroll
+        for (int block = 0; block < CLUSTER; block++) {
+            float one;
+            asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(means[block]), "=f"(one)
+                         : "r"(told + block * TOLD + i * 64) : "memory");
+            apart += means[block] - means[0], squares += one;
+        }
+        const float total = fmaf(apart, 1.0f / CLUSTER, means[0]);
+#pragma unroll
+        for (int block = 0; block < CLUSTER; block++)
+            squares = fmaf(BN * (means[block] - total), means[block] - total, squares);
+        rate[i] = rsqrtf(fmaf(squares, 1.0f / (BN * CLUSTER), epsilon));
+        mean[i] = (mean[i] - total) * rate[i];
+    }
+#pragma unroll
+    for (int c = 0; c < BN / 8; c++) {
+        float gain[2], shift[2];
+        asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+                     : "=f"(gain[0]), "=f"(gain[1]), "=f"(shift[0]), "=f"(shift[1])
+                     : "r"(gains + (c * 4 + lane % 4) * 16) : "memory");
+#pragma unroll
+        for (int i = 0; i < 4 * TALL; i++) {
+            float& y = d[i / 4][c * 4 + i % 4];
+            y = fmaf(fmaf(y, rate[i / 2], mean[i / 2]), gain[i % 2], shift[i % 2]);
+        }
+    }
+}
+#endif
 
 extern "C" __global__ void __launch_bounds__(384, 1) product(
     const __grid_constant__ Tiles x_tiles, const __grid_constant__ Tiles w_tiles, const __grid_constant__ Tiles y_tiles,
     const __grid_constant__ Tiles z_tiles,  // z, which is read or kept
-    const void* bias, float* __restrict__ sums, const unsigned short* added, int M, int N, int K, int apart) {
+    const void* bias, float* __restrict__ sums, const unsigned short* added, int M, int N, int K, int apart
+#if GAIN
+    , const void* gain, const void* shift, float epsilon
+#endif
+) {
     extern __shared__ unsigned char memory[];
     const u32 stages = ((u32)__cvta_generic_to_shared(memory) + 1023u) & ~1023u;
-    const u32 rooms = stages + STAGES * STAGE, rows_of_8 = rooms + 8 * ROOMS * ROOM, barriers = rows_of_8 + 8 * BN * 4;
+    const u32 rooms = stages + STAGES * STAGE, rows_of_8 = rooms + 8 * ROOMS * ROOM, barriers = rows_of_8 + BESIDE;
     const u32 full = barriers, empty = full + 8 * STAGES, turns = empty + 8 * STAGES, reads = turns + 8 * 2,
               done = reads + 8 * 8 * ROOMS;
+#if GAIN
+    const u32 gains = rows_of_8, told = gains + BN * 8, all_told = done + 8;
+#endif
 
     const int group = __shfl_sync(0xffffffffu, threadIdx.x / 128, 0);  // so that the compiler sees that warps agree
     const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
@@ -335,12 +465,19 @@ extern "C" __global__ void __launch_bounds__(384, 1) product(
         for (int i = 0; i < 2; i++) made(turns + 8 * i, 4);
         for (int i = 0; i < 8 * ROOMS; i++) made(reads + 8 * i, 1);
         made(done, 8);
+#if GAIN
+        for (int i = 0; i < 8 * 2; i++) made(all_told + 8 * i, 1);
+#endif
         asm volatile("fence.mbarrier_init.release.cluster; fence.proxy.async;" ::: "memory");
         at_hand(x_tiles), at_hand(w_tiles), at_hand(y_tiles);
         if (KEEPS || READS == 2) at_hand(z_tiles);
     }
     whole_cluster();
     asm volatile("griddepcontrol.launch_dependents; griddepcontrol.wait;" ::: "memory");
+#if GAIN
+    lay_down(gains, gain, shift);
+    __syncthreads();
+#endif
 
     if (group == 0) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
@@ -352,6 +489,11 @@ extern "C" __global__ void __launch_bounds__(384, 1) product(
                     const u32 x = stages + stage * STAGE, w = x + OF_X, barrier = full + 8 * stage;
                     wait_or_fail(empty + 8 * stage, round ^ 1);
                     expect(barrier, STAGE);
+#if GAIN
+                    const int part = rank() * (BM / CLUSTER);  // rows of x that this block gets for all
+                    load_for_all(x_tiles, x + part * 128, k, at.row + part, barrier);
+                    load(w_tiles, w, k, at.column, barrier);
+#else
                     load(x_tiles, x, k, at.row, barrier);
 #if ACROSS
                     for (int i = 0; i < BN / 64; i++) {
@@ -362,6 +504,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) product(
 #else
                     const int part = rank() * (BN / CLUSTER);
                     load_for_all(w_tiles, w + part * 128, k, at.column + part, barrier);
+#endif
 #endif
                     if (++stage == STAGES) stage = 0, round ^= 1;
                 }
@@ -394,7 +537,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) product(
 #if READS == 1
             begin_with(d, added, apart, at, M, N, warp, lane), settled(d);
 #elif BIAS
-            begin_with_bias(d, bias, at.column, N, lane), settled(d);
+            with_bias(d, bias, at.column, N, lane), settled(d);
 #endif
             u32 stage = position % STAGES, round = position / STAGES & 1, last = stage;
             wait(turns + 8 * turn, (count & 1) ^ (turn == 0));
@@ -422,6 +565,12 @@ extern "C" __global__ void __launch_bounds__(384, 1) product(
             settled(d);
             if (lane < CLUSTER) arrive_at(empty + 8 * last, lane);
             position += 2 * steps;
+#if READS == 1 && BIAS
+            with_bias(d, bias, at.column, N, lane);  // two sums before the product would take longer than a turn comes
+#endif
+#if GAIN
+            norm(d, told + mine * (2 * CLUSTER * TOLD), all_told + 8 * 2 * mine, gains, count, epsilon, lane);
+#endif
 
 #pragma unroll
             for (int c = 0; c < BN / 64; c++) {

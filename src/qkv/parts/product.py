@@ -28,21 +28,35 @@ class Tiling(NamedTuple):
     columns: int
     stages: int  # of inputs on their way
     rooms: int  # stores of a warp on their way
-    cluster: int = 1  # blocks that share the columns of W which they read
+    cluster: int = 1  # blocks that share the columns of W which they read, or, where they norm, the rows of x
     group: int = 8  # tiles of a cluster below each other that come one after the other
+    norms: bool = False  # whole rows, which lie in the blocks of a cluster
 
     @property
     def shared(self) -> int:
         """Bytes of shared memory, as the program lays it out."""
         of_stages = self.stages * (self.rows + self.columns) * INPUTS * 2
-        of_warps = WARPS * (self.rooms * ROOM[0] * ROOM[1] * 2 + self.columns * 4)
-        of_barriers = (2 * self.stages + 2 + WARPS * self.rooms + 1) * 8
-        return of_stages + of_warps + of_barriers + 1024  # to begin at a multiple of it
+        of_rooms = WARPS * self.rooms * ROOM[0] * ROOM[1] * 2
+        of_norm = self.columns * 8 + 2 * 2 * self.rows * self.cluster * 8  # gain and shift; two numbers of each row
+        beside = of_norm if self.norms else WARPS * self.columns * 4
+        of_barriers = (2 * self.stages + 2 + WARPS * self.rooms + 1 + 2 * WARPS * self.norms) * 8
+        return of_stages + of_rooms + beside + of_barriers + 1024  # to begin at a multiple of it
+
+
+class Norm(NamedTuple):
+    """Of rows: (x − mean) / √(variance + epsilon) · gain + shift; `rms`: no mean is taken off."""
+
+    gain: Tensor  # [n]
+    shift: Tensor | None  # [n]
+    epsilon: float
+    rms: bool
 
 
 WIDE, TALL = Tiling(128, 192, stages=4, rooms=2, cluster=2), Tiling(192, 128, stages=4, rooms=2, cluster=2)
 READING = Tiling(128, 192, stages=4, rooms=3)  # z comes into the rooms from which y is stored
+NORMING = Tiling(128, 192, stages=4, rooms=2, norms=True), Tiling(128, 128, stages=5, rooms=2, norms=True)
 MOST = 4096  # launches at hand
+MOST_NORMED = 1024  # outputs of a row: of more blocks than 8, or wider ones, the threads have no registers for all
 ALIGNED = 16  # bytes, as the copy engine asks
 
 
@@ -56,6 +70,17 @@ runs_on._dynamo_marked_constant = True  # type: ignore[attr-defined]  # for comp
 def storing(outputs: int) -> Tiling:
     """Tiles of which the fewest columns lie past the outputs."""
     return min(WIDE, TALL, key=lambda tiling: -outputs % tiling.columns)
+
+
+@cache
+def norming(outputs: int) -> Tiling | None:
+    """Tiles of a cluster that has just these outputs; None: there are none."""
+    for tiling in NORMING:
+        made = tiling._replace(cluster=outputs // tiling.columns)
+        whole = outputs % tiling.columns == 0 and made.cluster > 1 and outputs <= MOST_NORMED
+        if whole and tiling.rows % (8 * made.cluster) == 0:  # each gets a part of x's rows
+            return made
+    return None
 
 
 def activated_map(
@@ -99,6 +124,16 @@ def add_map(x: Tensor, weight: Tensor, stream: Tensor, tiling: Tiling | None = N
     _run(tiling or storing(stream.shape[1]), x, weight, stream, stream, None, stream, reads=1, early=True)
 
 
+def add_normed_map(x: Tensor, weight: Tensor, bias: Tensor | None, stream: Tensor, norm: Norm) -> None:
+    """stream = norm(stream + x Wᵀ + b) of n outputs for which there is a `norming`, [m k] [n k] [n] [m n]
+
+    The sum is normed as it is; two passes would round it before.
+    """
+    tiling = norming(stream.shape[1])
+    assert tiling is not None
+    _run(tiling, x, weight, stream, stream, bias, stream, reads=1, norm=norm, early=True)
+
+
 def map_across(x: Tensor, weight: Tensor, tiling: Tiling | None = None) -> Tensor:
     """x W, [m k] [k n] → [m n]"""
     y = x.new_empty(len(x), weight.shape[1])
@@ -117,35 +152,49 @@ _launches: dict[tuple[object, ...], cuda.Launch] = {}  # they come again: weight
 
 def _run(
     tiling: Tiling, x: Tensor, weight: Tensor, y: Tensor, z: Tensor, bias: Tensor | None, sums: Tensor,
-    *, activation: str = "", across: int = 0, keeps: int = 0, reads: int = 0, early: bool = False,
+    *, activation: str = "", across: int = 0, keeps: int = 0, reads: int = 0, norm: Norm | None = None,
+    early: bool = False,
 ) -> None:  # fmt: skip
     """What reads or writes nothing but tensors that passes without gradients make may begin `early`."""
-    if bias is not None:
-        bias = (bias if bias.dtype == x.dtype else bias.float()).contiguous()
-        bias = bias.clone() if bias.data_ptr() % ALIGNED else bias
+    bias = None if bias is None else _taken(bias, x)
     given = (x, weight, y, z, sums) if bias is None else (x, weight, y, z, sums, bias)
     places = tuple([(each.data_ptr(), each.shape, each.stride()[0]) for each in given])
+    normed: tuple[object, ...] = ()
+    if norm is not None:
+        norm = Norm(_taken(norm.gain, x), None if norm.shift is None else _taken(norm.shift, x), *norm[2:])
+        shifted = norm.shift is not None and (norm.shift.data_ptr(), norm.shift.dtype)
+        normed = norm.gain.data_ptr(), norm.gain.dtype, shifted, norm.epsilon, norm.rms
     stream = cuda.current_stream(x.device.index)
-    key = (tiling, stream, x.dtype, bias is None or bias.dtype, activation, across, keeps, reads, early, places)
+    kind = bias is None or bias.dtype
+    key = (tiling, stream, x.dtype, kind, activation, across, keeps, reads, normed, early, places)
     launch = _launches.get(key)
     if launch is None:
         if len(_launches) >= MOST:
             _launches.clear()
-        launch = _prepared(tiling, x, weight, y, z, bias, sums, activation, across, keeps, reads, early)
+        launch = _prepared(tiling, x, weight, y, z, bias, sums, activation, across, keeps, reads, norm, early)
         _launches[key] = launch
     launch.run()
 
 
+def _taken(vector: Tensor, x: Tensor) -> Tensor:
+    """A vector as the program takes it: as narrow as x or float32, from a multiple of 16 bytes on."""
+    vector = (vector if vector.dtype == x.dtype else vector.float()).contiguous()
+    return vector.clone() if vector.data_ptr() % ALIGNED else vector
+
+
 def _prepared(
     tiling: Tiling, x: Tensor, weight: Tensor, y: Tensor, z: Tensor, bias: Tensor | None, sums: Tensor,
-    activation: str, across: int, keeps: int, reads: int, early: bool,
+    activation: str, across: int, keeps: int, reads: int, norm: Norm | None, early: bool,
 ) -> cuda.Launch:  # fmt: skip
-    rows, columns, _, _, cluster, _ = tiling
-    kind = 0 if bias is None else 1 if bias.dtype == x.dtype else 2
-    program = _program(tiling, x.dtype == torch.float16, kind, activation, across, keeps, reads)
-    box = (INPUTS // cluster, ROOM[1]) if across else (columns // cluster, INPUTS)
-    arguments = (
-        cuda.tiles_of(x, rows, INPUTS),
+    rows, columns, cluster = tiling.rows, tiling.columns, tiling.cluster
+    vectors = (bias, None, None) if norm is None else (bias, norm.gain, norm.shift)
+    kinds = tuple([0 if each is None else 1 if each.dtype == x.dtype else 2 for each in vectors])
+    rms = norm is not None and norm.rms
+    program = _program(tiling, x.dtype == torch.float16, kinds, rms, activation, across, keeps, reads)
+    of_x, of_weight = (rows // cluster, columns) if tiling.norms else (rows, columns // cluster)
+    box = (INPUTS // cluster, ROOM[1]) if across else (of_weight, INPUTS)
+    arguments: tuple[cuda.Argument, ...] = (
+        cuda.tiles_of(x, of_x, INPUTS),
         cuda.tiles_of(weight, *box),
         cuda.tiles_of(y, *ROOM),
         cuda.tiles_of(z, *ROOM),
@@ -156,15 +205,21 @@ def _prepared(
         x.shape[1],
         z.stride(0),
     )
-    tiles = -(-len(y) // (rows * cluster)) * -(-y.shape[1] // columns)
-    blocks = cluster * min(tiles, multiprocessors(y.device) // cluster)
-    return program.prepared((blocks, 1), arguments, cluster=cluster, early=early)
+    if norm is not None:
+        arguments += norm.gain, norm.gain if norm.shift is None else norm.shift, float(norm.epsilon)
+        tiles, at_once = -(-len(y) // rows), program.clusters_at_once(cluster)
+    else:
+        tiles = -(-len(y) // (rows * cluster)) * -(-y.shape[1] // columns)
+        at_once = multiprocessors(y.device) // cluster
+    return program.prepared((cluster * min(tiles, at_once), 1), arguments, cluster=cluster, early=early)
 
 
 @cache
 def _program(
-    tiling: Tiling, half: bool, bias: int, activation: str, across: int, keeps: int, reads: int
+    tiling: Tiling, half: bool, kinds: tuple[int, ...], rms: bool, activation: str, across: int, keeps: int, reads: int
 ) -> cuda.Program:
+    """`kinds` of bias, gain and shift: 0 none, 1 narrow, 2 float32."""
+    bias, gain, shift = kinds
     numbers = {
         "BM": tiling.rows,
         "BN": tiling.columns,
@@ -178,5 +233,8 @@ def _program(
         "ACROSS": across,
         "KEEPS": keeps,
         "READS": reads,
+        "GAIN": gain,
+        "SHIFT": shift,
+        "RMS": int(rms),
     }
     return cuda.program(FILE, "product", tuple(numbers.items()), THREADS, tiling.shared)
