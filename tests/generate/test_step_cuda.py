@@ -46,9 +46,6 @@ def test_what_a_block_holds_is_no_more_than_it_may(name, rows, monkeypatch):
     for layer in plan.layers:
         for linear, pieces in zip((layer.project, layer.out, layer.outer), room.pieces, strict=True):
             assert step_cuda.TALL * 2 * linear.weight.shape[1] // pieces <= room.stage
-        for linear in (layer.project, layer.out, layer.inner, layer.outer):
-            assert -(-len(linear.weight) // 132) <= room.sums
-    assert room.sums % step_cuda.TALL == 0
 
 
 def test_each_block_has_a_part_of_the_stream(monkeypatch):

@@ -16,7 +16,7 @@ from qkv.parts.feedforward import ACTIVATIONS, programmed_name
 NAMES = ["gelu", "gelu_tanh", "relu", "silu", "gelu_quick"]
 SHAPES = [(300, 72, 136), (1, 8, 8), (128, 64, 192), (5000, 200, 776)]  # the last: more tiles than blocks
 TILINGS = [product.WIDE, product.TALL, product.READING]
-NORMED = {256: (128, 2), 384: (192, 2), 512: (128, 4), 768: (192, 4), 1024: (128, 8)}  # columns of a block, blocks
+NORMED = {256: (128, 2), 384: (192, 2), 512: (128, 4), 768: (192, 4)}  # columns of a block, blocks
 
 
 @pytest.fixture

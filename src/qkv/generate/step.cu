@@ -6,11 +6,9 @@
 // there. The other warps do the arithmetic, and wait for the ring and, between two maps, for all other blocks. What the
 // ring holds is by then some microseconds of memory's time.
 //
-// Units are what the ring holds in a slot: four pieces of rows of a matrix, or some slots of keys and of values.
-// Everyone counts units in the same order: qkv, attention, out, inner, outer of each layer, head. Of a matrix each warp
-// takes the same inputs of all rows, so that all have as much to do, and each has to wait, before it multiplies, only
-// for inputs of its own; these stay in its registers. What warps have found is added up behind the only barrier. A unit
-// of keys and values is taken by one warp, by its number.
+// Units are what the ring holds in a slot: four pieces of rows of a matrix, or some slots of keys and of values. One
+// warp takes a unit, by its number. Everyone counts units in the same order: qkv, attention, out, inner, outer of each
+// layer, head.
 //
 // What blocks tell each other are words in global memory: a number in float32 whose lowest 8 bits say of which layer it
 // is. Who needs a number asks for its word until it is of now: no fence, no counter, and no more time than a store and
@@ -25,10 +23,10 @@
 // in which it read that word's last number. Weights are bfloat16.
 //
 // Given by #define: ROWS WIDTH HEADS GROUPS HEAD_WIDTH HIDDEN VOCABULARY LAYERS BLOCKS; WIDTH_PIECES
-// ATTENDED_PIECES HIDDEN_PIECES (of a row of each width); SUMS (rows of a matrix that are added up at a time); STAGE
-// (bytes of a slot) STAGES UNDER_WAY (slots that are waited for at a time) KEPT (slots of a cache in a unit) SHARES (of
-// a head's slots, at most) LEAST (slots of a share, where there are several) WARPS; RMS GATED ACTIVATION ROTARY PLACED
-// GAP_FROM GAP_TO; TIMED (0, or 1 + the block that notes when it does what).
+// ATTENDED_PIECES HIDDEN_PIECES (of a row of each width); STAGE (bytes of a slot) STAGES UNDER_WAY (bytes that are
+// waited for at a time) KEPT (slots of a cache in a unit) SHARES (of a head's slots, at most) LEAST (slots of a share,
+// where there are several) WARPS; RMS GATED ACTIVATION ROTARY PLACED GAP_FROM GAP_TO; TIMED (0, or 1 + the block that
+// notes when it does what).
 
 typedef unsigned char u8;
 typedef unsigned short u16;
@@ -38,12 +36,13 @@ typedef long long i64;
 
 constexpr u32 PATIENCE = 1u << 24;  // polls after which something has gone wrong
 constexpr int THREADS = 32 * WARPS;  // that do arithmetic
+constexpr int TAKERS = STAGES < WARPS ? STAGES : WARPS;  // warps that take units; see `first_of_mine`
 constexpr int TALL = 4;              // pieces of rows in a unit
 constexpr int ATTENDED = HEADS * HEAD_WIDTH, QKV = (HEADS + 2 * GROUPS) * HEAD_WIDTH;
 constexpr int LINES = ROWS * HEADS;
 constexpr int SIDES = GATED ? 2 : 1;  // rows of a matrix for an output of the inner map
+constexpr int EACH = (WIDTH / 4 + THREADS - 1) / THREADS;  // fours of a row that a thread reads
 constexpr int MINE = (WIDTH + BLOCKS - 1) / BLOCKS;        // numbers of a row of the stream that a block adds to
-constexpr int STRIDE = WARPS + 1;  // of sums of a row of a matrix, one of each warp
 constexpr int RECORD = HEAD_WIDTH + 4;  // words of a share: what it attended to, its highest score, its sum
 
 // Where words lie; each part begins in a line of its own.
@@ -52,36 +51,6 @@ constexpr int BEHIND_OUT = 0, BEHIND_OUTER = BEHIND_OUT + lined(ROWS * WIDTH);  
 constexpr int PROJECTED = BEHIND_OUTER + lined(ROWS * WIDTH), PARTS = PROJECTED + lined(ROWS * QKV);
 constexpr int ACTIVE = PARTS + lined(LINES * SHARES * RECORD);  // hidden units
 
-// Of each piece of a row of K inputs, warp w takes runs w, w + WARPS, ... of 64.
-template <int K, int PIECES>
-struct Runs {
-    static constexpr int EIGHTS = K / PIECES / 8;                      // of a piece
-    static constexpr int EACH = (EIGHTS + 8 * WARPS - 1) / (8 * WARPS);  // runs of a piece that a warp takes, at most
-    static constexpr int FOURS = (PIECES * EACH + 1) / 2;              // of a row that a lane gets ready
-
-    __device__ static constexpr bool has(int warp, int run) { return (run * WARPS + warp) * 8 < EIGHTS; }
-
-    // Inputs that a warp takes
-    __device__ static constexpr int with(int warp) {
-        int eights = 0;
-        for (int run = 0; run < EACH; run++) {
-            int left = EIGHTS - (run * WARPS + warp) * 8;
-            eights += left < 0 ? 0 : left > 8 ? 8 : left;
-        }
-        return PIECES * 8 * eights;
-    }
-
-    // Which four of a row is the p-th of a lane; less than 0: none
-    __device__ static __forceinline__ int four(int p, int warp, int lane) {
-        int run = 2 * p + lane / 16, at = (run % EACH * WARPS + warp) * 16 + lane % 16;
-        return run < PIECES * EACH && at < 2 * EIGHTS ? run / EACH * 2 * EIGHTS + at : -1;
-    }
-};
-
-using Width = Runs<WIDTH, WIDTH_PIECES>;
-
-static_assert(SUMS * BLOCKS >= QKV && SUMS * BLOCKS >= WIDTH && SUMS / SIDES * BLOCKS >= HIDDEN, "of a layer, all");
-static_assert(SUMS % TALL == 0, "units are whole");
 static_assert(WIDTH >= BLOCKS, "each block tells some of the stream");
 static_assert(LEAST >= SHARES, "no share is empty");
 
@@ -95,8 +64,8 @@ enum {
 
 __device__ __forceinline__ u32 place(const void* p) { return (u32)__cvta_generic_to_shared(p); }
 
-__device__ __forceinline__ void begin_barrier(u64* barrier, u32 arrivals) {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(place(barrier)), "r"(arrivals) : "memory");
+__device__ __forceinline__ void begin_barrier(u64* barrier) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(place(barrier)) : "memory");
 }
 
 __device__ __forceinline__ void barriers_are_seen() {
@@ -108,8 +77,8 @@ __device__ __forceinline__ void expect(u64* barrier, u32 bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(place(barrier)), "r"(bytes) : "memory");
 }
 
-__device__ __forceinline__ void arrive(u64* barrier, u32 times) {
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0], %1;" ::"r"(place(barrier)), "r"(times) : "memory");
+__device__ __forceinline__ void arrive(u64* barrier) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(place(barrier)) : "memory");
 }
 
 __device__ __forceinline__ bool has_passed(u64* barrier, u32 parity) {
@@ -173,14 +142,14 @@ __device__ __forceinline__ void load_if(uint4& v, const void* p, bool if_so) {
                  : "r"(place(p)), "r"((u32)if_so));
 }
 
-// c [16 8] += a [16 16] · b [16 8], of bfloat16: lane 4 m + q has, as pairs, 2 q of rows m and m + 8 of a, then 2 q + 8
-// of both; 2 q and 2 q + 8 of column m of b; and columns 2 q and 2 q + 1 of rows m and m + 8 of c.
-__device__ __forceinline__ void multiply_add(float (&c)[4], uint4 a, u32 b0, u32 b1) {
+// c [16 8] += a [16 16] · b [16 8], of bfloat16: lane 4 m + q has, as pairs, 2 q and 2 q + 8 of rows m and m + 8 of a,
+// 2 q and 2 q + 8 of column m of b, and columns 2 q and 2 q + 1 of rows m and m + 8 of c.
+__device__ __forceinline__ void multiply_add(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
     asm volatile(
         "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
         "{%0, %1, %2, %3};"
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-        : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1));
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
 __device__ __forceinline__ u32 narrowed(float low, float high) {
@@ -275,6 +244,8 @@ __device__ __forceinline__ Outputs outputs_of(int all, u32 turn) {
 
 __device__ __forceinline__ u32 turn_of(int map) { return map % 2 == 0 ? map * 37u : 0u; }
 
+__device__ __forceinline__ int units_of(int rows, int pieces) { return (rows + TALL - 1) / TALL * pieces; }
+
 struct Share {
     int line, row, group, number, begin, count;  // of slots before the newest
     bool any;
@@ -298,17 +269,18 @@ __device__ __forceinline__ Share share_of(int task, const int* positions, const 
 
 struct Block {
     u8* ring;      // [STAGES STAGE]
-    u8* x;         // what a map is applied to: bfloat16 [1 or 2, ROWS K], two whose sum it is behind a norm; see `keep`
-    float* sums;   // of a map [SUMS ROWS STRIDE], twice: some are written while those before are still read
-    int which;     // of the two
+    u8* x;         // what a map is applied to: bfloat16 [1 or 2, ROWS K], two whose sum it is behind a norm
+    u8* scratch;   // sums of a map [rows pieces ROWS]
     float* read;   // what warps have attended to [WARPS HEAD_WIDTH + 2]
     float2* moment;  // [ROWS WARPS]
     float* own;      // of the stream, what this block adds to [ROWS MINE]
     const i64* table;                // [LAYERS + 1, COLUMNS]
     const int *positions, *firsts;   // [ROWS]
     u64 *full, *empty;               // [STAGES]
-    u32 unit;
-    int warp, lane, thread, capacity;
+    u32* sizes;                      // of units whose copies have begun [STAGES]
+    u32 under_way;                   // bytes of those from the oldest on that may not be there
+    int oldest;
+    int unit, warp, lane, thread, capacity;
     u32* words;
     u32 now;  // which words are of this layer
 #if TIMED
@@ -330,40 +302,34 @@ struct Block {
 #endif
     }
 
-    __device__ __forceinline__ void wait(u64* barrier, u32 passes) {
-        until([&] { return has_passed(barrier, passes & 1); });
+    __device__ __forceinline__ void wait(u64* barrier, int passes) {
+        for (u32 polls = 0; !has_passed(barrier, passes & 1);)
+            if (++polls == PATIENCE) __trap();
     }
 
-    __device__ __forceinline__ u8* slot(u32 number) { return ring + number % STAGES * STAGE; }
+    __device__ __forceinline__ u8* slot(int number) { return ring + number % STAGES * STAGE; }
 
-    // Until the next units are there; all are asked about at once
-    template <int MOST>
-    __device__ __forceinline__ void await_units(u32 from, int count) {
+    __device__ __forceinline__ u8* filled(int number) {
 #if TIMED
         i64 before = clock64();
 #endif
-        until([&] {
-            bool all = true;
-#pragma unroll
-            for (int i = 0; i < MOST; i++) {
-                u32 number = from + min(i, count - 1);
-                all &= has_passed(full + number % STAGES, number / STAGES & 1);
-            }
-            return all;
-        });
+        wait(full + number % STAGES, number / STAGES);
 #if TIMED
         idle += clock64() - before;
 #endif
+        return slot(number);
     }
 
-    // Slots of keys and values are emptied by one warp, for all; each slot always by the same one, and all warps meet
-    // before they go on to other units. Those are emptied by all warps. So none asks for what is to come into a slot
-    // before it is certain what came there earlier: barriers tell only odd from even.
-    __device__ __forceinline__ bool is_mine(u32 number) { return number % STAGES % WARPS == warp; }
+    // A slot of the ring is always emptied by the same warp. Otherwise one could ask for what is to come into a slot
+    // before another has seen there what comes earlier, and barriers tell only odd from even.
+    static_assert(STAGES % TAKERS == 0, "slots of all warps are as many");
+    __device__ __forceinline__ int first_of_mine() {
+        return warp < TAKERS ? (warp + TAKERS - unit % TAKERS) % TAKERS : 1 << 30;
+    }
 
-    __device__ __forceinline__ void free_for_all(u32 number) {
+    __device__ __forceinline__ void free(int number) {
         __syncwarp();
-        if (lane == 0) arrive(empty + number % STAGES, WARPS);
+        if (lane == 0) arrive(empty + number % STAGES);
     }
 
     // Words that this block tells, and those it waits for
@@ -419,8 +385,12 @@ struct Block {
     __device__ __forceinline__ void begin_unit(u32 bytes) {
         wait(empty + unit % STAGES, unit / STAGES + 1);
         // Few copies at a time: what blocks tell each other waits in the same queues.
-        u32 earlier = unit - UNDER_WAY;
-        if (unit >= UNDER_WAY) wait(full + earlier % STAGES, earlier / STAGES);
+        for (; oldest < unit && (under_way + bytes > UNDER_WAY || unit - oldest == STAGES); oldest++) {
+            wait(full + oldest % STAGES, oldest / STAGES);
+            under_way -= sizes[oldest % STAGES];
+        }
+        under_way += bytes;
+        sizes[unit % STAGES] = bytes;
         expect(full + unit % STAGES, bytes);
     }
 
@@ -428,24 +398,20 @@ struct Block {
     __device__ __forceinline__ void fill_map(const u16* w, int all, int map, u64 policy) {
         constexpr int PIECE = K / PIECES * 2;  // bytes
         Outputs mine = outputs_of(all, turn_of(map));
-        int rows = mine.count * SIDE;
-        for (int begin = 0; begin < rows; begin += SUMS) {
-            int end = min(begin + SUMS, rows);
-            for (int piece = 0; piece < PIECES; piece++)
-                for (int from = begin; from < end; from += TALL, unit++) {
-                    int count = min(TALL, end - from);
-                    begin_unit(count * PIECE);
-                    u8* to = slot(unit);
-                    u64* barrier = full + unit % STAGES;
-                    if (PIECES == 1 && SIDE == 1) {
-                        copy(to, w + (i64)(mine.first + from) * K, count * PIECE, barrier, policy);
-                        continue;
-                    }
-                    for (int j = from; j < from + count; j++, to += PIECE) {
-                        i64 row = j % SIDE * all + mine.first + j / SIDE;
-                        copy(to, w + row * K + piece * (K / PIECES), PIECE, barrier, policy);
-                    }
-                }
+        int rows = mine.count * SIDE, units = units_of(rows, PIECES);
+        for (int i = 0; i < units; i++, unit++) {
+            int from = i / PIECES * TALL, count = min(TALL, rows - from), piece = i % PIECES;
+            begin_unit(count * PIECE);
+            u8* to = slot(unit);
+            u64* barrier = full + unit % STAGES;
+            if (PIECES == 1 && SIDE == 1) {
+                copy(to, w + (i64)(mine.first + from) * K, count * PIECE, barrier, policy);
+                continue;
+            }
+            for (int j = 0; j < count; j++) {
+                i64 row = (from + j) % SIDE * all + mine.first + (from + j) / SIDE;
+                copy(to + j * PIECE, w + row * K + piece * (K / PIECES), PIECE, barrier, policy);
+            }
         }
     }
 
@@ -492,32 +458,34 @@ struct Block {
 
     // What maps are applied to -------------------------------------------------------------------------------------
 
+    // Numbers of a row that the threads of a warp have
+    __device__ static constexpr int numbers_with(int warp) {
+        int found = 0;
+        for (int e = 0; e < EACH; e++) {
+            int left = WIDTH / 4 - e * THREADS - warp * 32;
+            found += left < 0 ? 0 : left > 32 ? 128 : left * 4;
+        }
+        return found;
+    }
+
     __device__ __forceinline__ float sum_of_warp(float v) {
 #pragma unroll
         for (int far = 16; far > 0; far /= 2) v += __shfl_xor_sync(~0u, v, far);
         return v;
     }
 
-    // Each warp gets ready what it takes of x: nobody else reads it. Pairs of an eight lie as 0, 2, 1, 3, which is how
-    // matrix units want them in registers; see `multiply`.
-    __device__ __forceinline__ void keep(int four, uint2 pairs) {
-        u32* to = (u32*)x + four / 2 * 4 + four % 2;
-        to[0] = pairs.x, to[2] = pairs.y;
-    }
-
-    // x = scale · norm(stream); `read` gives all fours of this lane
+    // x = scale · norm(stream); `read` gives all fours of this thread, of row p / EACH.
     template <class Read>
     __device__ __forceinline__ void norm(int layer, int gain_at, float epsilon, float scale, Read read) {
         const uint2 *gains = of<uint2>(layer, gain_at), *shifts = of<uint2>(layer, gain_at + 1);
-        constexpr int EACH = Width::FOURS;
         uint2 gain[EACH], shift[EACH];
         float4 v[ROWS][EACH];
         stamp(0);
 #pragma unroll
         for (int e = 0; e < EACH; e++) {
-            int i = Width::four(e, warp, lane);
+            int i = e * THREADS + thread;
             gain[e] = shift[e] = make_uint2(0, 0);
-            if (i >= 0) {
+            if (i < WIDTH / 4) {
                 gain[e] = gains[i];
                 if (shifts != nullptr) shift[e] = shifts[i];
             }
@@ -531,11 +499,11 @@ struct Block {
             if (!RMS) {
 #pragma unroll
                 for (int e = 0; e < EACH; e++) total += (v[r][e].x + v[r][e].y) + (v[r][e].z + v[r][e].w);
-                mean = sum_of_warp(total) / max(1, Width::with(warp));
+                mean = sum_of_warp(total) / max(1, numbers_with(warp));
             }
 #pragma unroll
             for (int e = 0; e < EACH; e++)
-                if (Width::four(e, warp, lane) >= 0) {
+                if (e * THREADS + thread < WIDTH / 4) {
                     float4 a = v[r][e];
                     a.x -= mean, a.y -= mean, a.z -= mean, a.w -= mean;
                     square += (a.x * a.x + a.y * a.y) + (a.z * a.z + a.w * a.w);
@@ -551,84 +519,84 @@ struct Block {
 #pragma unroll
             for (int w = 0; w < WARPS; w++) {
                 of_warp[w] = moment[r * WARPS + w];
-                mean += of_warp[w].x * (Width::with(w) * (1.0f / WIDTH));
+                mean += of_warp[w].x * (numbers_with(w) * (1.0f / WIDTH));
             }
 #pragma unroll
             for (int w = 0; w < WARPS; w++) {
                 float off = of_warp[w].x - mean;
-                square += of_warp[w].y + off * off * Width::with(w);
+                square += of_warp[w].y + off * off * numbers_with(w);
             }
             float rate = rsqrtf(square * (1.0f / WIDTH) + epsilon);
 #pragma unroll
             for (int e = 0; e < EACH; e++) {
-                int i = Width::four(e, warp, lane);
-                if (i < 0) continue;
+                int i = e * THREADS + thread;
+                if (i >= WIDTH / 4) continue;
                 float4 a = v[r][e], g = widened(gain[e]), s = widened(shift[e]);
                 a.x = ((a.x - mean) * rate * g.x + s.x) * scale, a.y = ((a.y - mean) * rate * g.y + s.y) * scale;
                 a.z = ((a.z - mean) * rate * g.z + s.z) * scale, a.w = ((a.w - mean) * rate * g.w + s.w) * scale;
                 uint2 most = make_uint2(narrowed(a.x, a.y), narrowed(a.z, a.w));
                 float4 m = widened(most);
-                keep(r * (WIDTH / 4) + i, most);
-                keep((ROWS + r) * (WIDTH / 4) + i,
-                     make_uint2(narrowed(a.x - m.x, a.y - m.y), narrowed(a.z - m.z, a.w - m.w)));
+                ((uint2*)x)[r * (WIDTH / 4) + i] = most;
+                ((uint2*)x)[(ROWS + r) * (WIDTH / 4) + i] =
+                    make_uint2(narrowed(a.x - m.x, a.y - m.y), narrowed(a.z - m.z, a.w - m.w));
             }
         }
+        together();
         stamp(2);
     }
 
     // x = numbers [ROWS K] that are bfloat16 already
-    template <int K, int PIECES>
+    template <int K>
     __device__ __forceinline__ void take(int from) {
-        constexpr int EACH = Runs<K, PIECES>::FOURS, ALL = ROWS * EACH, AT_ONCE = ALL < 8 ? ALL : 8;
+        constexpr int FOURS = ROWS * K / 4, PASSES = (FOURS + THREADS - 1) / THREADS, AT_ONCE = PASSES < 8 ? PASSES : 8;
+        const u32* given = words + from;
         stamp(0);
 #pragma unroll 1
-        for (int begin = 0; begin < ALL; begin += AT_ONCE) {
+        for (int begin = thread; begin < FOURS; begin += AT_ONCE * THREADS) {
             uint4 v[AT_ONCE];
-            int four[AT_ONCE];
-#pragma unroll
-            for (int p = 0; p < AT_ONCE; p++) {
-                int i = begin + p < ALL ? Runs<K, PIECES>::four((begin + p) % EACH, warp, lane) : -1;
-                four[p] = i < 0 ? -1 : (begin + p) / EACH * (K / 4) + i;
-            }
-            await(v, [&](int p) { return words + from + four[p] * 4; }, [&](int p) { return four[p] >= 0; });
+            auto at = [&](int p) { return given + (begin + p * THREADS) * 4; };
+            auto wanted = [&](int p) { return begin + p * THREADS < FOURS; };
+            await(v, at, wanted);
 #pragma unroll
             for (int p = 0; p < AT_ONCE; p++)
-                if (four[p] >= 0) keep(four[p], pairs_of(v[p]));
+                if (wanted(p)) ((uint2*)x)[begin + p * THREADS] = pairs_of(v[p]);
         }
-        stamp(1), stamp(2);
+        stamp(1);
+        together();
+        stamp(2);
     }
 
-    // x = what all shares of all heads have attended to, joined; MANY: shares of a head, at most
-    template <int MANY>
+    // x = what all shares of all heads have attended to, joined
     __device__ __forceinline__ void join() {
-        using Attended = Runs<ATTENDED, ATTENDED_PIECES>;
-        constexpr int EACH = Attended::FOURS, ALL = ROWS * EACH, MOST = MANY > 10 ? 1 : MANY < 3 ? 4 : 10 / MANY;
-        constexpr int AT_ONCE = ALL < MOST ? ALL : MOST, IN_LINE = HEAD_WIDTH / 4;
+        constexpr int FOURS = LINES * HEAD_WIDTH / 4, PASSES = (FOURS + THREADS - 1) / THREADS;
+        constexpr int MOST = SHARES > 10 ? 1 : 10 / SHARES, AT_ONCE = PASSES < MOST ? PASSES : MOST;
+        constexpr int IN_LINE = HEAD_WIDTH / 4;
         stamp(0);
 #pragma unroll 1
-        for (int begin = 0; begin < ALL; begin += AT_ONCE) {
-            uint4 v[AT_ONCE * MANY * 2];  // of each four and share: what it attended to; its highest score, its sum
-            int four[AT_ONCE], count[AT_ONCE];
+        for (int begin = thread; begin < FOURS; begin += AT_ONCE * THREADS) {
+            uint4 v[AT_ONCE * SHARES * 2];  // of each four and share: what it attended to; its highest score, its sum
+            int count[AT_ONCE];
 #pragma unroll
             for (int p = 0; p < AT_ONCE; p++) {
-                int r = (begin + p) / EACH, i = r < ROWS ? Attended::four((begin + p) % EACH, warp, lane) : -1;
-                four[p] = r * (ATTENDED / 4) + i, count[p] = i < 0 ? 0 : shares_of(positions[r]);
+                int i = begin + p * THREADS;
+                count[p] = i < FOURS ? shares_of(positions[i / IN_LINE / HEADS]) : 0;
             }
             auto at = [&](int k) {
-                int i = four[k / 2 / MANY], share = k / 2 % MANY;
+                int i = begin + k / 2 / SHARES * THREADS, share = k / 2 % SHARES;
                 return words + PARTS + (i / IN_LINE * SHARES + share) * RECORD + (k % 2 ? IN_LINE : i % IN_LINE) * 4;
             };
-            await(v, at, [&](int k) { return k / 2 % MANY < count[k / 2 / MANY]; });
+            await(v, at, [&](int k) { return k / 2 % SHARES < count[k / 2 / SHARES]; });
 #pragma unroll
             for (int p = 0; p < AT_ONCE; p++) {
-                if (count[p] == 0) continue;
-                const uint4* mine = v + p * MANY * 2;
+                int i = begin + p * THREADS;
+                if (i >= FOURS) break;
+                const uint4* mine = v + p * SHARES * 2;
                 float most = -1e30f, total = 0.0f, a = 0.0f, b = 0.0f, c = 0.0f, d = 0.0f;
 #pragma unroll
-                for (int s = 0; s < MANY; s++)
+                for (int s = 0; s < SHARES; s++)
                     if (s < count[p]) most = fmaxf(most, number_of(mine[2 * s + 1].x));
 #pragma unroll
-                for (int s = 0; s < MANY; s++) {
+                for (int s = 0; s < SHARES; s++) {
                     if (s >= count[p]) break;
                     float weight = exponential(number_of(mine[2 * s + 1].x) - most);
                     float4 y = numbers_of(mine[2 * s]);
@@ -636,118 +604,85 @@ struct Block {
                     a += weight * y.x, b += weight * y.y, c += weight * y.z, d += weight * y.w;
                 }
                 float rate = 1.0f / total;
-                keep(four[p], make_uint2(narrowed(a * rate, b * rate), narrowed(c * rate, d * rate)));
+                ((uint2*)x)[i] = make_uint2(narrowed(a * rate, b * rate), narrowed(c * rate, d * rate));
             }
         }
-        stamp(1), stamp(2);
+        stamp(1);
+        together();
+        stamp(2);
     }
 
     // Maps ---------------------------------------------------------------------------------------------------------
 
-    // sums[row, r, warp] = W[row] · x[r] over inputs that the warp takes, of all rows of W that are this block's for
-    // now; x is the sum of PARTS_OF_X
+    // scratch[row, piece, r] = W[row] · x[r], of all rows of W that are this block's; x is the sum of PARTS_OF_X
     //
-    // By matrix units, which take 8 columns of 16 numbers: the 4 rows of a unit, each in two halves of a run. Lane
-    // 8 j + i has the i-th eight of row j, so none waits for a bank. Of the other matrix's 16 rows, row
-    // 4 r + 2 part + half is that half of that part of x[r], the first pairs of each eight, and row + 8 the last pairs.
-    // Both are multiplied with the first pairs of weights, then with the last. Products of a half with the other one,
-    // or of first pairs with last, are of no use, and nobody looks at them.
+    // By matrix units, which take 8 columns of 16 numbers: the 4 rows of a unit, each in two halves of every 64. Lane
+    // 8 j + i has the i-th eight of row j, so none waits for a bank. Of the other matrix's 16
+    // rows, row 4 r + 2 part + half (and + 8 for r + 2) is that half of that part of x[r]; lanes read eights alike.
+    // Products of a half with the other one are of no use, and nobody looks at them.
     template <int K, int PIECES, int PARTS_OF_X>
     __device__ __forceinline__ void multiply(int rows) {
-        using Of = Runs<K, PIECES>;
-        constexpr int EACH = Of::EACH, EIGHTS = Of::EIGHTS, PAIRS = (ROWS + 1) / 2;  // of rows of x
-        constexpr int AT_ONCE = PAIRS == 1 ? 4 : 2;  // units
+        constexpr int EIGHTS = K / PIECES / 8, TURNS = (EIGHTS + 7) / 8, BATCHES = (TURNS + 7) / 8;
+        constexpr int BATCH = (TURNS + BATCHES - 1) / BATCHES;
         static_assert(ROWS <= 4 && TALL == 4, "rows of the matrices are all taken");
-        const uint4 zero = make_uint4(0, 0, 0, 0);
-        int part = lane / 8 % 2, eight = warp * 8 + lane % 8;
-        bool half = lane & 4;
-        // Whether the warp has this run, and the lane an eight of it: of most known before it runs
-        auto taken = [&](int run) { return Of::has(WARPS - 1, run) || Of::has(warp, run); };
-        auto inside = [&](int run) { return EIGHTS % 8 == 0 || run * WARPS * 8 + eight < EIGHTS; };
-        which ^= 1;
-        __syncwarp();  // what lanes got ready is seen by all
+        int units = units_of(rows, PIECES), part = lane / 8 % 2, r = lane / 16, eight = lane % 8;
+        bool has = part < PARTS_OF_X && r < ROWS, has_more = part < PARTS_OF_X && r + 2 < ROWS;
 #pragma unroll 1
-        for (int piece = 0; piece < PIECES; piece++) {
-            uint4 a[PAIRS][EACH];
+        for (int i = first_of_mine(); i < units; i += TAKERS) {
+            int piece = i % PIECES;
+            const uint4* w = (const uint4*)filled(unit + i) + lane / 8 * EIGHTS + eight;
+            const uint4* of_x = (const uint4*)x + (part * ROWS + r) * (K / 8) + piece * EIGHTS + eight;
+            const uint4 zero = make_uint4(0, 0, 0, 0);
+            uint4 weights[BATCH], a[BATCH], more[BATCH];
+            float sum[4][4];
 #pragma unroll
-            for (int run = 0; run < EACH; run++)
+            for (int j = 0; j < 4; j++)
 #pragma unroll
-                for (int pair = 0; pair < PAIRS; pair++) {
-                    int r = 2 * pair + lane / 16;
-                    const uint4* of_x = (const uint4*)x + (part * ROWS + r) * (K / 8) + piece * EIGHTS + eight;
-                    a[pair][run] = zero;
-                    load_if(a[pair][run], of_x + run * WARPS * 8,
-                            part < PARTS_OF_X && r < ROWS && taken(run) && inside(run));
-                }
-#pragma unroll 1
-            for (int from = 0; from < rows; from += AT_ONCE * TALL) {
-                int units = min(AT_ONCE, (rows - from + TALL - 1) / TALL);
-                uint4 w[AT_ONCE][EACH];
-                float sum[PAIRS][AT_ONCE][2][4];
-                await_units<AT_ONCE>(unit, units);
+                for (int k = 0; k < 4; k++) sum[j][k] = 0.0f;
 #pragma unroll
-                for (int u = 0; u < AT_ONCE; u++) {
-                    const uint4* weights = (const uint4*)slot(unit + u) + lane / 8 * EIGHTS + eight;
+            for (int t = 0; t < BATCH; t++) a[t] = more[t] = zero;
+#pragma unroll(ROWS <= 2 ? 8 : 1)
+            for (int batch = 0; batch < BATCHES; batch++) {
 #pragma unroll
-                    for (int run = 0; run < EACH; run++)  // 0 · something need not be 0
-                        w[u][run] = u < units && taken(run) && inside(run) ? weights[run * WARPS * 8] : zero;
+                for (int t = 0; t < BATCH; t++) {
+                    int at = (batch * BATCH + t) * 8;
+                    bool inside = EIGHTS % 8 == 0 ? at < EIGHTS : at + eight < EIGHTS;
+                    weights[t] = inside ? w[at] : zero;  // 0 · something need not be 0
+                    load_if(a[t], of_x + at, has && inside);
+                    if (ROWS > 2) load_if(more[t], of_x + 2 * (K / 8) + at, has_more && inside);
                 }
 #pragma unroll
-                for (int pair = 0; pair < PAIRS; pair++)
-#pragma unroll
-                    for (int u = 0; u < 8 * AT_ONCE; u++) sum[pair][u / 8][u / 4 % 2][u % 4] = 0.0f;
-#pragma unroll
-                for (int run = EACH - 1; run >= 0; run--) {
-                    if (!taken(run)) continue;
-#pragma unroll
-                    for (int u = 0; u < AT_ONCE; u++)
-#pragma unroll
-                        for (int pair = 0; pair < PAIRS; pair++) {
-                            multiply_add(sum[pair][u][0], a[pair][run], w[u][run].x, w[u][run].y);
-                            multiply_add(sum[pair][u][1], a[pair][run], w[u][run].z, w[u][run].w);
-                        }
-                }
-                __syncwarp();
-                if (lane < units) arrive(empty + (unit + lane) % STAGES, 1);
-                unit += units;
-#pragma unroll
-                for (int pair = 0; pair < PAIRS; pair++) {
-                    // Lanes add up halves, then parts, so that each ends with a row: lane 16 r + j with row j
-                    float y[4] = {0.0f, 0.0f, 0.0f, 0.0f};
-#pragma unroll
-                    for (int u = 0; u < AT_ONCE; u++) {
-                        const float *first = sum[pair][u][0], *last = sum[pair][u][1];
-                        y[u] = half ? first[1] + last[3] : first[0] + last[2];
-                    }
-                    float early = exchanged(y[0], y[1], half, 4), late = exchanged(y[2], y[3], half, 4);
-                    float all = exchanged(early, late, part, 8);
-                    int r = 2 * pair + lane / 16, row = from + lane % 16;
-                    if (r < ROWS && lane % 16 < units * TALL && row < rows) {
-                        float* to = sums_of(row, r) + warp;
-                        *to = piece == 0 ? all : *to + all;
-                    }
+                for (int t = 0; t < BATCH; t++) {
+                    if ((batch * BATCH + t) * 8 >= EIGHTS) break;
+                    multiply_add(sum[t % 2 * 2], a[t].x, more[t].x, a[t].y, more[t].y, weights[t].x, weights[t].y);
+                    multiply_add(sum[t % 2 * 2 + 1], a[t].z, more[t].z, a[t].w, more[t].w, weights[t].z, weights[t].w);
                 }
             }
+            free(unit + i);
+#pragma unroll
+            for (int further = 0; further < ROWS; further += 2) {  // lane 16 r + j gets row j of r + further
+                bool second = lane & 4;  // half
+                float y = 0.0f;
+#pragma unroll
+                for (int j = 0; j < 4; j++) y += second ? sum[j][further + 1] : sum[j][further];
+                y += __shfl_xor_sync(~0u, y, 4);
+                if (PARTS_OF_X == 2) y += __shfl_xor_sync(~0u, y, 8);
+                int row = i / PIECES * TALL + lane % 4;
+                if (lane % 16 < 4 && r + further < ROWS && row < rows)
+                    ((float*)scratch)[(row * PIECES + piece) * ROWS + r + further] = y;
+            }
         }
+        unit += units;
         stamp(3);
         together();
         stamp(4);
     }
 
-    // Of two lanes `far` apart, the first has both lanes' a, and the second both lanes' b
-    __device__ __forceinline__ float exchanged(float a, float b, bool second, int far) {
-        return (second ? b : a) + __shfl_xor_sync(~0u, second ? a : b, far);
-    }
-
-    __device__ __forceinline__ float* sums_of(int row, int r) {
-        return sums + ((which * SUMS + row) * ROWS + r) * STRIDE;
-    }
-
+    template <int PIECES>
     __device__ __forceinline__ float product(int row, int r) {
-        const float* of_warp = sums_of(row, r);
         float y = 0.0f;
 #pragma unroll
-        for (int w = 0; w < WARPS; w++) y += of_warp[w];
+        for (int piece = 0; piece < PIECES; piece++) y += ((const float*)scratch)[(row * PIECES + piece) * ROWS + r];
         return y;
     }
 
@@ -827,8 +762,7 @@ struct Block {
             }
             if (first) stamp(0);
             const u32* row = words + PROJECTED + s.row * QKV;
-            int units = (s.count + KEPT - 1) / KEPT;
-            bool newest = s.number == 0 && is_mine(unit + units);  // who comes next has least to do
+            bool newest = s.number == 0 && warp == WARPS - 1;
             // Of query, key and value
             auto begin = [&](int which) {
                 return row + (which == 0 ? head : (which == 1 ? HEADS : HEADS + GROUPS) + s.group) * HEAD_WIDTH;
@@ -871,10 +805,9 @@ struct Block {
                     *(uint4*)(of<u16>(layer, VALUES) + to) = value;
                 }
             }
-            for (int i = 0; i < units; i++) {
-                if (!is_mine(unit + i)) continue;
-                await_units<1>(unit + i, 1);
-                const u8* keys = slot(unit + i);
+            int units = (s.count + KEPT - 1) / KEPT;
+            for (int i = first_of_mine(); i < units; i += TAKERS) {
+                const u8* keys = filled(unit + i);
                 const u8* values = keys + KEPT * HEAD_WIDTH * 2;
                 int count = min(KEPT, s.count - i * KEPT);
 #pragma unroll 1
@@ -883,7 +816,7 @@ struct Block {
                     auto at = [&](int t) { return ((inside(t) ? from + t * AT_ONCE : 0) * HEAD_WIDTH + d) * 2; };
                     take_in<BATCH>(a, q, keys, values, at, inside);
                 }
-                free_for_all(unit + i);
+                free(unit + i);
             }
             unit += units;
             join_lanes(a);
@@ -932,30 +865,23 @@ struct Block {
     }
 };
 
-// Outputs of a map, SUMS / SIDE at a time: `known` gives what is known of an output before its product is, `ready` gets
-// what is multiplied, `end` does what becomes of it. Thread i has output i % count of row i / count.
-template <int SIDE, class Known, class Ready, class Multiply, class End>
-__device__ __forceinline__ void map_of(Block& block, int all, int map, Known known, Ready ready, Multiply multiply,
-                                       End end) {
+// Outputs of a map: `known` gives what is known of an output before its product is, `end` what becomes of it. Thread i
+// has output i % count of row i / count.
+template <class Known, class Work, class End>
+__device__ __forceinline__ void map_of(Block& block, int all, int map, Known known, Work work, End end) {
     Outputs mine = outputs_of(all, turn_of(map));
-    int from = 0;
-    do {
-        int count = min(SUMS / SIDE, mine.count - from), first = mine.first + from;
-        auto row = [&](int i) { return ROWS == 1 ? 0 : i / count; };
-        auto output = [&](int i) { return ROWS == 1 ? i : i % count; };
-        int i = block.thread, outputs = count * ROWS;
-        float2 before = make_float2(0.0f, 0.0f);
-        if (i < outputs) before = known(first + output(i), row(i));
-        if (from == 0) ready();
-        multiply(count * SIDE);
+    auto row = [&](int i) { return ROWS == 1 ? 0 : i / mine.count; };
+    auto output = [&](int i) { return ROWS == 1 ? i : i % mine.count; };
+    int i = block.thread, outputs = mine.count * ROWS;
+    float2 before = make_float2(0.0f, 0.0f);
+    if (i < outputs) before = known(mine.first + output(i), row(i));
+    work(mine.count);
 #pragma unroll 1
-        while (i < outputs) {
-            end(first + output(i), output(i), row(i), before);
-            i += THREADS;
-            if (i < outputs) before = known(first + output(i), row(i));
-        }
-        from += SUMS / SIDE;
-    } while (from < mine.count);
+    while (i < outputs) {
+        end(mine.first + output(i), output(i), row(i), before);
+        i += THREADS;
+        if (i < outputs) before = known(mine.first + output(i), row(i));
+    }
     block.end_phase();
 }
 
@@ -965,6 +891,7 @@ step(const i64* table, const u16* words, const u16* places, const i64* ids, cons
      i64* stamps, float epsilon, float word_scale, float head_scale, float score_scale, int capacity) {
     extern __shared__ __align__(128) u8 memory[];
     __shared__ u64 full[STAGES], empty[STAGES];
+    __shared__ u32 sizes[STAGES];
     __shared__ float2 moment[ROWS * WARPS];
     __shared__ float own[ROWS * MINE], read[WARPS * (HEAD_WIDTH + 2)];
     __shared__ i64 pointers[(LAYERS + 1) * COLUMNS];
@@ -973,10 +900,10 @@ step(const i64* table, const u16* words, const u16* places, const i64* ids, cons
     constexpr int OF_X = (ROWS * (NUMBERS > HIDDEN ? NUMBERS : HIDDEN) * 2 + 127) / 128 * 128;
 
     Block block;
-    block.ring = memory, block.x = memory + STAGES * STAGE, block.sums = (float*)(block.x + OF_X);
-    block.which = 0;
+    block.ring = memory, block.x = memory + STAGES * STAGE, block.scratch = block.x + OF_X;
     block.moment = moment, block.table = pointers, block.positions = position, block.firsts = first;
-    block.full = full, block.empty = empty, block.unit = 0, block.words = told, block.now = 0;
+    block.full = full, block.empty = empty, block.sizes = sizes, block.under_way = 0, block.oldest = 0;
+    block.unit = 0, block.words = told, block.now = 0;
     block.own = own, block.read = read;
     block.capacity = capacity;
     block.thread = threadIdx.x, block.warp = threadIdx.x / 32, block.lane = threadIdx.x % 32;
@@ -986,7 +913,7 @@ step(const i64* table, const u16* words, const u16* places, const i64* ids, cons
     for (int i = threadIdx.x; i < (LAYERS + 1) * COLUMNS; i += THREADS + 32) pointers[i] = table[i];
     if (threadIdx.x < ROWS) position[threadIdx.x] = positions[threadIdx.x], first[threadIdx.x] = firsts[threadIdx.x];
     if (threadIdx.x == 0) {
-        for (int i = 0; i < STAGES; i++) begin_barrier(full + i, 1), begin_barrier(empty + i, WARPS);
+        for (int i = 0; i < STAGES; i++) begin_barrier(full + i), begin_barrier(empty + i);
         barriers_are_seen();
     }
     __syncthreads();
@@ -996,14 +923,13 @@ step(const i64* table, const u16* words, const u16* places, const i64* ids, cons
     }
 
     u32 begun = *clock;  // layers that were told of; the last write is of the launch before
-    constexpr int EACH = Width::FOURS;
     auto embedded = [&](float4 (&v)[ROWS][EACH]) {
 #pragma unroll
         for (int p = 0; p < ROWS * EACH; p++) {
-            int r = p / EACH, i = Width::four(p % EACH, block.warp, block.lane);
+            int r = p / EACH, i = p % EACH * THREADS + threadIdx.x;
             float4& a = v[r][p % EACH];
             a = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-            if (i < 0) continue;
+            if (i >= WIDTH / 4) continue;
             a = widened(((const uint2*)(words + ids[r] * WIDTH))[i]);
             a.x *= word_scale, a.y *= word_scale, a.z *= word_scale, a.w *= word_scale;
             if (PLACED) {
@@ -1021,41 +947,32 @@ step(const i64* table, const u16* words, const u16* places, const i64* ids, cons
     const u32* stream = told;
     auto streamed = [&](float4 (&v)[ROWS][EACH]) {
         uint4 asked[ROWS * EACH];
-        auto four = [&](int p) { return Width::four(p % EACH, block.warp, block.lane); };
+        auto four = [&](int p) { return p % EACH * THREADS + (int)threadIdx.x; };
         auto at = [&](int p) { return stream + p / EACH * WIDTH + four(p) * 4; };
-        auto wanted = [&](int p) { return four(p) >= 0; };
+        auto wanted = [&](int p) { return four(p) < WIDTH / 4; };
         block.await(asked, at, wanted);
 #pragma unroll
         for (int p = 0; p < ROWS * EACH; p++)
             v[p / EACH][p % EACH] = wanted(p) ? numbers_of(asked[p]) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
     };
 
-    bool whole = true;  // heads that nobody shares: asking for few words takes less time
-    for (int r = 0; r < ROWS; r++) whole = whole && shares_of(position[r]) == 1;
-    auto by_width = [&](int rows) { block.multiply<WIDTH, WIDTH_PIECES, 2>(rows); };
-    auto by_attended = [&](int rows) { block.multiply<ATTENDED, ATTENDED_PIECES, 1>(rows); };
-    auto by_hidden = [&](int rows) { block.multiply<HIDDEN, HIDDEN_PIECES, 1>(rows); };
-
     for (int layer = 0; layer < LAYERS; layer++) {
-        // With several rows, places in memory are worked out anew in each layer: there are more than registers.
-        if (ROWS > 1) asm volatile("" : "+r"(block.lane), "+r"(block.warp));
         const u16* bias = block.of<u16>(layer, MAP_BIAS);
         auto biased = [&](int n, int) {
             bool has = bias != nullptr && (n < GAP_FROM || n >= GAP_TO);
             return make_float2(has ? widened(bias[n < GAP_FROM ? n : n - (GAP_TO - GAP_FROM)]) : 0.0f, 0.0f);
         };
-        auto projected = [&] {
+        auto projected = [&](int count) {
             stream = told + BEHIND_OUTER;
-            block.norm(layer, GAIN, epsilon, 1.0f, [&](float4 (&v)[ROWS][EACH]) {
-                if (layer == 0)
-                    embedded(v);
-                else
-                    streamed(v);
-            });
+            if (layer == 0)
+                block.norm(layer, GAIN, epsilon, 1.0f, embedded);
+            else
+                block.norm(layer, GAIN, epsilon, 1.0f, streamed);
             block.now = (begun + layer + 1) & 255u;
+            block.multiply<WIDTH, WIDTH_PIECES, 2>(count);
         };
-        map_of<1>(block, QKV, 4 * layer, biased, projected, by_width, [&](int n, int i, int r, float2 before) {
-            block.tell(PROJECTED + r * QKV + n, rounded(block.product(i, r) + before.x));
+        map_of(block, QKV, 4 * layer, biased, projected, [&](int n, int i, int r, float2 before) {
+            block.tell(PROJECTED + r * QKV + n, rounded(block.product<WIDTH_PIECES>(i, r) + before.x));
         });
 
         block.attend(layer, partners, score_scale);
@@ -1067,14 +984,12 @@ step(const i64* table, const u16* words, const u16* places, const i64* ids, cons
             own[r * MINE + i] = v;
             block.tell(to + r * WIDTH + n, v);
         };
-        auto attended = [&] {
-            if (SHARES == 1 || whole)
-                block.join<1>();
-            else
-                block.join<SHARES>();
+        auto attended = [&](int count) {
+            block.join();
+            block.multiply<ATTENDED, ATTENDED_PIECES, 1>(count);
         };
-        map_of<1>(block, WIDTH, 4 * layer + 1, shift, attended, by_attended, [&](int n, int i, int r, float2 before) {
-            added(BEHIND_OUT, n, i, r, before.x + block.product(i, r));
+        map_of(block, WIDTH, 4 * layer + 1, shift, attended, [&](int n, int i, int r, float2 before) {
+            added(BEHIND_OUT, n, i, r, before.x + block.product<ATTENDED_PIECES>(i, r));
         });
 
         bias = block.of<u16>(layer, INNER_BIAS);
@@ -1082,31 +997,36 @@ step(const i64* table, const u16* words, const u16* places, const i64* ids, cons
             if (bias == nullptr) return make_float2(0.0f, 0.0f);
             return make_float2(widened(bias[n]), GATED ? widened(bias[HIDDEN + n]) : 0.0f);
         };
-        auto normed = [&] {
+        auto normed = [&](int count) {
             stream = told + BEHIND_OUT;
             block.norm(layer, NEXT_GAIN, epsilon, 1.0f, streamed);
+            block.multiply<WIDTH, WIDTH_PIECES, 2>(count * SIDES);
         };
-        map_of<SIDES>(block, HIDDEN, 4 * layer + 2, gated, normed, by_width, [&](int n, int i, int r, float2 before) {
-            float y = activated(block.product(i * SIDES, r) + before.x);
-            if (GATED) y *= block.product(i * SIDES + 1, r) + before.y;
+        map_of(block, HIDDEN, 4 * layer + 2, gated, normed, [&](int n, int i, int r, float2 before) {
+            float y = activated(block.product<WIDTH_PIECES>(i * SIDES, r) + before.x);
+            if (GATED) y *= block.product<WIDTH_PIECES>(i * SIDES + 1, r) + before.y;
             block.tell(ACTIVE + r * HIDDEN + n, rounded(y));
         });
 
         bias = block.of<u16>(layer, OUTER_BIAS);
-        auto taken = [&] { block.take<HIDDEN, HIDDEN_PIECES>(ACTIVE); };
-        map_of<1>(block, WIDTH, 4 * layer + 3, shift, taken, by_hidden, [&](int n, int i, int r, float2 before) {
-            added(BEHIND_OUTER, n, i, r, before.x + block.product(i, r));
+        auto taken = [&](int count) {
+            block.take<HIDDEN>(ACTIVE);
+            block.multiply<HIDDEN, HIDDEN_PIECES, 1>(count);
+        };
+        map_of(block, WIDTH, 4 * layer + 3, shift, taken, [&](int n, int i, int r, float2 before) {
+            added(BEHIND_OUTER, n, i, r, before.x + block.product<HIDDEN_PIECES>(i, r));
         });
     }
 
     const u16* bias = block.of<u16>(LAYERS, MAP_BIAS);
-    auto last = [&] {
+    auto last = [&](int count) {
         stream = told + BEHIND_OUTER;
         block.norm(LAYERS, GAIN, epsilon, head_scale, streamed);
+        block.multiply<WIDTH, WIDTH_PIECES, 2>(count);
     };
     auto shifted = [&](int n, int) { return make_float2(bias == nullptr ? 0.0f : widened(bias[n]), 0.0f); };
-    map_of<1>(block, VOCABULARY, 4 * LAYERS, shifted, last, by_width, [&](int n, int i, int r, float2 before) {
-        logits[(i64)r * VOCABULARY + n] = block.product(i, r) + before.x;
+    map_of(block, VOCABULARY, 4 * LAYERS, shifted, last, [&](int n, int i, int r, float2 before) {
+        logits[(i64)r * VOCABULARY + n] = block.product<WIDTH_PIECES>(i, r) + before.x;
     });
 
     // All others have read the clock long ago: they have told of the last layer.

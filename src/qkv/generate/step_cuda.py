@@ -26,10 +26,10 @@ ROOM = 227 * 1024  # bytes of shared memory that a block may have
 WARPS = 8  # that do arithmetic; one more fills the ring
 TALL = 4  # rows of a matrix in a slot of the ring
 LONGEST = 2048  # inputs of a row in a slot; longer rows come in pieces
-KEPT = 32  # slots of a cache in a slot of the ring
+KEPT = 16  # slots of a cache in a slot of the ring
 MOST_SHARES = 8  # of a head's slots
 LEAST = 256  # slots of a share, where there are several
-UNDER_WAY = 48 * 1024  # bytes that a block waits for at a time: enough for all of memory's speed
+UNDER_WAY = 39 * 1024  # bytes that a block waits for at a time: enough for all of the speed of memory, or nearly
 FEWEST, MOST = 4, 64  # slots that make a ring
 LINE = 32  # words that lie together
 COLUMNS = 16  # of the table of pointers
@@ -49,7 +49,6 @@ class Room:
     pieces: tuple[int, int, int]  # of a row as wide as the stream, as all heads, as the hidden units
     stage: int  # bytes of a slot
     stages: int
-    sums: int  # rows of a matrix that are added up at a time: of a layer, all of a block
     scratch: int
 
     @property
@@ -69,13 +68,18 @@ def room_of(plan: Plan, rows: int, blocks: int) -> Room | None:
     longest = max(width // of_width, attended // of_attended, hidden // of_hidden)
     stage = _rounded(TALL * longest * 2)
     x = _rounded(rows * 2 * max(2 * width, attended, hidden))
-    inner = _each(hidden, blocks) * (2 if first.gated else 1)
-    sums = _rounded(max(_each(max(len(first.project.weight), width), blocks), inner), TALL)
-    scratch = x + _rounded(2 * 4 * rows * sums * (WARPS + 1))
+    sums = max(
+        _each(len(first.project.weight), blocks) * of_width,
+        _each(width, blocks) * max(of_attended, of_hidden),
+        _each(hidden, blocks) * of_width * (2 if first.gated else 1),
+        _each(len(plan.head.weight), blocks) * of_width,
+    )
+    scratch = x + _rounded(4 * rows * sums)
     fixed = 8 * COLUMNS * (len(plan.layers) + 1) + 8 * WARPS * rows + 2048  # and barriers
     fixed += 4 * (WARPS * (first.attention.key_width + 2) + rows * _each(width, blocks))
     stages = min((ROOM - scratch - fixed) // stage, MOST)
-    return Room((of_width, of_attended, of_hidden), stage, stages, sums, scratch) if stages >= FEWEST else None
+    stages -= stages % WARPS if stages > WARPS else 0  # as many for each warp
+    return Room((of_width, of_attended, of_hidden), stage, stages, scratch) if stages >= FEWEST else None
 
 
 def fits(plan: Plan, shape: Shape) -> bool:
@@ -135,10 +139,10 @@ class SingleStep(FusedStep):
             "ROWS": self.rows, "WIDTH": self.width, "HEADS": self.heads, "GROUPS": self.groups,
             "HEAD_WIDTH": self.head_width, "HIDDEN": self.inner.shape[1], "VOCABULARY": self.vocabulary,
             "LAYERS": len(plan.layers), "BLOCKS": self.blocks, "WIDTH_PIECES": room.pieces[0],
-            "ATTENDED_PIECES": room.pieces[1], "HIDDEN_PIECES": room.pieces[2], "SUMS": room.sums,
-            "STAGE": room.stage, "STAGES": room.stages, "KEPT": min(KEPT, room.stage // (4 * self.head_width)),
+            "ATTENDED_PIECES": room.pieces[1], "HIDDEN_PIECES": room.pieces[2], "STAGE": room.stage,
+            "STAGES": room.stages, "KEPT": min(KEPT, room.stage // (4 * self.head_width)),
             "SHARES": self.single_shares, "LEAST": LEAST, "WARPS": WARPS,
-            "UNDER_WAY": max(1, min(UNDER_WAY // room.stage, room.stages)),
+            "UNDER_WAY": UNDER_WAY,
             "RMS": int(plan.norm.rms), "GATED": int(first.gated), "ACTIVATION": ACTIVATIONS.index(first.activation),
             "ROTARY": int(first.attention.rotary is not None), "PLACED": int(plan.places is not None),
             "GAP_FROM": first.project.gap[0], "GAP_TO": first.project.gap[1], "TIMED": timed,

@@ -26,7 +26,7 @@ def small_steps(monkeypatch):
     monkeypatch.setattr(weights_triton, "AT_ONCE", 32)
     monkeypatch.setattr(weights_triton, "STRIPS", weights_triton.Strips(4, 32, 16, 16, 1))
     monkeypatch.setattr(rounding_triton, "TURN", rounding_triton.Tile(32, 32, 4))
-    for name in ("ACTIVATE", "SLOPE", "WEIGHTS"):
+    for name in ("ACTIVATE", "WEIGHTS"):
         monkeypatch.setattr(rounding_triton, name, rounding_triton.Tile(32, 64, 4))
 
 
