@@ -122,7 +122,7 @@ def work_of(operator: Any, given: tuple[Any, ...], named: dict[str, Any], made: 
         return _product(name, given, made, flops, sum(map(_bytes, ins)) + sum(map(_bytes, outs)))
     if name in _PRODUCTS or name in PROGRAMS:
         moved = sum(map(_bytes, ins)) + sum(map(_bytes, outs))
-        return _our_product(name, *given[:2], moved) if name in _PRODUCTS else Work("pointwise", name, 0, moved)
+        return _our_product(name, given[0], given[1], moved) if name in _PRODUCTS else Work("pointwise", name, 0, moved)
     if name in ("_grouped_mm", "grouped_mm"):
         return _grouped(name, given[0], given[1], made)
     if not outs:  # lists of tensors changed in place
