@@ -3,9 +3,9 @@
     python bench/measure_device_gpu.py && python bench/cost_gpu.py
 
 For each configuration: the step as predicted from shapes and the measured device, then real steps of the same model on
-the GPU, as the training loop takes them by default (recorded where they can be), the median of their times and the most
-memory they held. `cost_gpu_details.json` holds what either is made of,
-kind by kind, for those who want to know where a prediction fails.
+the GPU, as the training loop takes them by default (in a stream, recorded where they can be), the median of their times
+and the most memory they held. `cost_gpu_details.json` holds what either is made of, kind by kind, for those who
+want to know where a prediction fails.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import json
 import statistics
 import time
 from collections import Counter
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,6 +36,7 @@ from qkv.train.optimizers import adamw
 from qkv.train.recordable import why_plain
 from qkv.train.settings import TrainSettings
 from qkv.train.step import Stepper
+from qkv.train.streamed import streamed_stacks
 
 GIGA = 2**30
 WARM, STEPS = 3, 8
@@ -167,7 +169,8 @@ def both(case: Case, place: torch.device, profile: DeviceProfile, held: int) -> 
     recorded = why_plain(model, objective, settings, place) is None
     predicted = cost_of(trace, model, counted, "tokens", settings, profile, profile.name, recorded=recorded)
     foreseen = time.perf_counter() - start
-    measured = run(model, objective, batch.to(place), settings, place, before - held)
+    with streamed_stacks(model) if place.type == "cuda" else nullcontext():
+        measured = run(model, objective, batch.to(place), settings, place, before - held)
     assert predicted.seconds is not None
     memory = predicted.memory.total
     row = {

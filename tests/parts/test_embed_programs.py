@@ -43,7 +43,7 @@ def test_every_vector_learns_from_all_its_slots(kind: str, width: int, monkeypat
     if INTERPRETED:
         monkeypatch.setattr("qkv.parts.embed_triton.COLUMNS", 8)  # which it goes through one by one
     monkeypatch.setattr(embed, "ENOUGH", 1)
-    monkeypatch.setattr(embed, "runs_our_own", lambda x: True)
+    monkeypatch.setattr(embed, "runs_or_counts", lambda x: True)
     found = part(ids)
     assert type(found.grad_fn.next_functions[0][0]).__name__ == "_VectorsBackward"
     (mine,) = torch.autograd.grad(found, part.weight, above, retain_graph=True)

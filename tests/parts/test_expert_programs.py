@@ -29,7 +29,7 @@ CAPACITIES = [None, Capacity(4), Capacity(factor=1.0)]
 def programs(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """Programs are taken even where there is no GPU."""
     for module in (routing, grouped):
-        monkeypatch.setattr(module, "runs_our_own", lambda x: True)
+        monkeypatch.setattr(module, "runs_or_counts", lambda x: True)
     return monkeypatch
 
 

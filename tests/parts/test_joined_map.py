@@ -22,7 +22,7 @@ KIND = torch.float32 if INTERPRETED else torch.bfloat16
 
 @pytest.fixture
 def everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(joined_map, "runs_our_own", lambda x: True)
+    monkeypatch.setattr(joined_map, "runs_operators", lambda x: True)
     monkeypatch.setattr(joined_map, "NARROW", (torch.float32,))
     monkeypatch.setattr(joined_map, "ENOUGH", 1)
     monkeypatch.setattr(joined_map, "LONG", 1)

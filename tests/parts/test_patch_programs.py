@@ -36,7 +36,7 @@ SHAPES: list[tuple[dict[str, Any], tuple[int, int]]] = [
 def programs(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """Programs are taken even where there is no GPU, and for little."""
     monkeypatch.setattr(patches, "ENOUGH", 1)
-    monkeypatch.setattr(patches, "runs_our_own", lambda x: True)
+    monkeypatch.setattr(patches, "runs_or_counts", lambda x: True)
     return monkeypatch
 
 
@@ -60,10 +60,10 @@ def test_a_stream_of_pictures(
         ctx = Context(tokens=Tokens(embed.count(images)))
         found = embed(images, ctx)
         pixels = embed.patches.cut(images, kind)
-        programs.setattr(patches, "runs_our_own", lambda x: False)
+        programs.setattr(patches, "runs_or_counts", lambda x: False)
         assert torch.equal(pixels, embed.patches.cut(images, kind))
         assert torch.equal(found, embed(images, ctx))
-        programs.setattr(patches, "runs_our_own", lambda x: True)
+        programs.setattr(patches, "runs_or_counts", lambda x: True)
 
 
 @pytest.mark.parametrize("rows", [1, 7])
@@ -78,7 +78,7 @@ def test_they_learn_as_torchs_do(rows: int, prefix: tuple[str, ...], programs: p
     above = torch.randn(rows, 300, len(prefix) + 6, device=DEVICE).mT  # lies crosswise
     found = embed._placed(given, embed.position(2, 3))
     gradients = torch.autograd.grad(found, asked, above)
-    programs.setattr(patches, "runs_our_own", lambda x: False)
+    programs.setattr(patches, "runs_or_counts", lambda x: False)
     expected = embed._placed(given, embed.position(2, 3))
     assert torch.equal(found, expected)
     right = torch.autograd.grad(expected, asked, above)
@@ -90,7 +90,7 @@ def test_they_learn_as_torchs_do(rows: int, prefix: tuple[str, ...], programs: p
 def test_pixels_are_made_narrow_as_they_are_cut(programs: pytest.MonkeyPatch) -> None:
     cut, images = Patches(3, 12, 4).to(DEVICE), torch.randn(2, 3, 12, 20, device=DEVICE)
     found = cut.cut(images, NARROW)
-    programs.setattr(patches, "runs_our_own", lambda x: False)
+    programs.setattr(patches, "runs_or_counts", lambda x: False)
     assert torch.equal(found, cut.cut(images, NARROW))
 
 
@@ -100,7 +100,7 @@ def test_pixels_are_made_narrow_as_they_are_cut(programs: pytest.MonkeyPatch) ->
 ])  # fmt: skip
 def test_pixels_are_normalised_to_the_bit(how: Normalise, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pixels, "ENOUGH", 1)
-    monkeypatch.setattr(pixels, "runs_our_own", lambda x: True)
+    monkeypatch.setattr(pixels, "runs_or_counts", lambda x: True)
     given = torch.arange(2 * 64 * 70 * 3).to(torch.uint8).view(2, 64, 70, 3)  # more than a program has, and all numbers
     for each in (given.permute(0, 3, 1, 2), given.view(2, 3, 64, 70), given.view(2, 3, 64, 70)[:, :, 1:, 5:]):
         assert torch.equal(pixels.normalised(each.to(DEVICE), how).cpu(), how(each))

@@ -66,7 +66,7 @@ def waiting(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
 
     seen("sum_norm")
     seen("norm_of_sum")
-    monkeypatch.setattr(streamed, "runs_our_own", lambda x: True)
+    monkeypatch.setattr(streamed, "runs_or_counts", lambda x: True)
     monkeypatch.setattr(streamed, "NARROW", (torch.float32,))
     monkeypatch.setattr(streamed, "ENOUGH", 1)
     return found

@@ -83,10 +83,9 @@ def graphs(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Counter[str]]]:
         (learned_map._across_operator, lambda x, weight: x @ weight),
     ):
         operator.register_kernel("cpu")(stand_in)
-    for module in (activated_map, learned_map, short_learned):
+    for module in (activated_map, joined_map, learned_map, short_learned):
         monkeypatch.setattr(module, "runs_operators", lambda x: True)
-    for module in (streamed, joined_map):
-        monkeypatch.setattr(module, "runs_our_own", lambda x: True)
+    monkeypatch.setattr(streamed, "runs_or_counts", lambda x: True)
     monkeypatch.setattr(product, "runs_on", _granted)
     monkeypatch.setattr(short_learned, "has_copy_engine", _granted)
     for module, name in (

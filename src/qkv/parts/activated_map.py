@@ -16,7 +16,7 @@ from torch.autograd.function import once_differentiable
 from qkv.parts import product
 from qkv.parts.learned_map import learned_in_float32, mapped, mapped_across, weight_gradient
 from qkv.parts.precision import narrow_copy, narrow_type
-from qkv.parts.programs import is_itself, runs_operators, runs_our_own
+from qkv.parts.programs import is_itself, is_plain, runs_operators, runs_our_own
 
 LEAST = 1 << 22  # outputs of all rows; for fewer, launching the program takes the host longer than it saves
 MOST_INPUTS = 3072  # of a map without an activation: with more, torch's own product is as quick
@@ -150,7 +150,7 @@ def _plain(linear: nn.Module) -> TypeGuard[nn.Linear]:
     if type(linear) is not nn.Linear or not is_itself(linear):
         return False
     watched = linear._backward_hooks or linear._backward_pre_hooks
-    return not watched and type(linear.weight) in (Tensor, nn.Parameter)
+    return not watched and is_plain(linear.weight)
 
 
 def _asked(x: Tensor, *maps: nn.Module) -> bool:

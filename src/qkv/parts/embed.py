@@ -13,7 +13,7 @@ from qkv.errors import QkvError
 from qkv.parts.attention.visibility import Tokens
 from qkv.parts.context import Context
 from qkv.parts.in_place import norm_into, norm_is_known, only_answers
-from qkv.parts.programs import runs_our_own, unwatched
+from qkv.parts.programs import is_counted, runs_or_counts, unwatched
 
 ENOUGH = 1 << 20  # numbers of a gradient; with fewer, launching programs takes the host longer than they save
 
@@ -55,7 +55,12 @@ class _Vectors(torch.autograd.Function):
 def _learns_in_programs(ids: Tensor, weight: Tensor) -> bool:
     """Whether a gradient is asked for that programs sum, and it pays."""
     learns = torch.is_grad_enabled() and weight.requires_grad and weight.dtype == torch.float32
-    return learns and ids.numel() * weight.shape[1] >= ENOUGH and runs_our_own(weight) and unwatched(ids)
+    return (
+        learns
+        and ids.numel() * weight.shape[1] >= ENOUGH
+        and runs_or_counts(weight)
+        and (unwatched(ids) or is_counted(ids))
+    )
 
 
 class Embed(nn.Module):

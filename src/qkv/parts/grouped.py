@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from qkv.parts.precision import narrow_type, narrowed
-from qkv.parts.programs import runs_our_own
+from qkv.parts.programs import runs_or_counts
 
 BYTES_TOGETHER = 16  # of what the grouped kernel reads at a time: rows begin at multiples of it
 
@@ -166,7 +166,7 @@ class _Moved(torch.autograd.Function):
 
 def _can_carry(x: Tensor) -> bool:
     """Whether programs of a GPU can, which compute in float32."""
-    return runs_our_own(x) and x.dtype != torch.float64 and x.numel() > 0
+    return runs_or_counts(x) and x.dtype != torch.float64 and x.numel() > 0
 
 
 def grouped_product(x: Tensor, weight: Tensor, groups: Groups | EvenGroups) -> Tensor:

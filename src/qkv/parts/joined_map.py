@@ -12,12 +12,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from qkv.parts.learned_map import learned_in_float32, mapped, mapped_across, weight_gradient
 from qkv.parts.precision import narrow_copy, narrow_type
-from qkv.parts.programs import is_itself, runs_our_own, unwatched
+from qkv.parts.programs import is_itself, is_plain_parameter, runs_operators, unwatched
 
 if TYPE_CHECKING:
     from qkv.parts.linear import JoinedLinear
@@ -31,9 +31,9 @@ SEVERAL = (2, 3)  # maps
 
 def fits(x: Tensor, joined: JoinedLinear) -> bool:
     """Whether the maps of x [b s k] may be learned so; a compiler may ask, who then sees operators."""
-    if not torch.is_grad_enabled() or not ((x.is_cuda and torch.compiler.is_compiling()) or runs_our_own(x)):
+    if not torch.is_grad_enabled() or not runs_operators(x):
         return False
-    if not is_itself(joined) or "together" in joined.__dict__ or type(joined.weight) is not nn.Parameter:
+    if not is_itself(joined) or "together" in joined.__dict__ or not is_plain_parameter(joined.weight):
         return False
     sizes, dtype = joined.outputs.values(), narrow_type(x)
     if len(sizes) not in SEVERAL or any(size % MULTIPLE for size in sizes) or joined.bias is None:

@@ -11,12 +11,12 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from qkv.parts import product
 from qkv.parts.precision import narrow_copy, narrow_type
-from qkv.parts.programs import runs_operators, runs_our_own, unwatched
+from qkv.parts.programs import is_plain, runs_operators, runs_our_own, unwatched
 
 LEAST = 1 << 24  # outputs of all rows; with fewer, tiles of ours leave multiprocessors idle
 NARROW = (torch.bfloat16, torch.float16)
@@ -126,7 +126,7 @@ def _(above: Tensor, x: Tensor) -> Tensor:
 
 def _fits(x: Tensor, weight: Tensor) -> bool:
     """Whether ours is taken; a compiler may ask, who then sees operators."""
-    if not torch.is_grad_enabled() or not runs_operators(x) or type(weight) not in (Tensor, nn.Parameter):
+    if not torch.is_grad_enabled() or not runs_operators(x) or not is_plain(weight):
         return False
     one_type = weight.dtype == x.dtype or torch.is_autocast_enabled(x.device.type)
     alike = one_type and narrow_type(x) in NARROW and weight.device == x.device

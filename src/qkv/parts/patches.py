@@ -20,7 +20,7 @@ from qkv.parts.activated_map import linear_map
 from qkv.parts.context import Context
 from qkv.parts.position import Learned2D
 from qkv.parts.precision import narrow_type, narrowed
-from qkv.parts.programs import runs_our_own, unwatched
+from qkv.parts.programs import is_counted, runs_or_counts, unwatched
 
 TYPES = (torch.bfloat16, torch.float16, torch.float32)  # that programs know
 ENOUGH = 1 << 20  # numbers from which on a GPU takes longer to move them than the host to launch a program
@@ -130,7 +130,7 @@ class PatchEmbed(nn.Module):
     def _placed(self, x: Tensor, position: Tensor) -> Tensor:
         """The prefix and the patches [b r·k d], each with its position [s d]. [b s d]"""
         tokens = torch.stack([getattr(self, name) for name in self.prefix]) if self.prefix else None  # [prefix d]
-        if _suits_programs(x) and unwatched(position) and position.dtype in TYPES:
+        if _suits_programs(x) and (unwatched(position) or is_counted(position)) and position.dtype in TYPES:
             if tokens is not None:
                 position = torch.cat((tokens + position[: len(tokens)], position[len(tokens) :]))
             placed: Tensor = _Placed.apply(x, position)
@@ -169,4 +169,4 @@ class _Placed(torch.autograd.Function):
 
 def _suits_programs(x: Tensor) -> bool:
     """Whether programs may move x, and pay."""
-    return runs_our_own(x) and x.dtype in TYPES and x.numel() >= ENOUGH
+    return runs_or_counts(x) and x.dtype in TYPES and x.numel() >= ENOUGH

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from qkv.data.preprocessing import Normalise, by_channel, exact_parts
-from qkv.parts.programs import runs_our_own
+from qkv.parts.programs import runs_or_counts
 
 ENOUGH = 1 << 20  # pixels from which on a GPU takes longer than the host that launches a program
 
@@ -31,4 +31,4 @@ def normalised(pixels: Tensor, normalise: Normalise) -> Tensor:
 def _suits(pixels: Tensor, channels: int) -> bool:
     """Whether the program takes them, with a mean for each of their channels, and pays."""
     known = pixels.dtype == torch.uint8 and pixels.ndim == 4 and pixels.shape[1] == channels
-    return known and pixels.numel() >= ENOUGH and runs_our_own(pixels)
+    return known and pixels.numel() >= ENOUGH and runs_or_counts(pixels)

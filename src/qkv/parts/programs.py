@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -37,9 +37,31 @@ def runs_our_own(x: Tensor) -> bool:
     return x.is_cuda and unwatched(x) and x.device.index == torch.cuda.current_device()
 
 
+def is_counted(x: Tensor) -> bool:
+    """Whether x is a shape that stands for a tensor on a GPU, in a step whose programs are counted and none is run.
+
+    There are no such tensors but while `train/cost` counts a step.
+    """
+    return x.is_cuda and not torch.compiler.is_compiling() and getattr(type(x), "counts_programs", False)
+
+
+def runs_or_counts(x: Tensor) -> bool:
+    """Whether programs in Triton run on x, or are counted where they would."""
+    return runs_our_own(x) or is_counted(x)
+
+
 def runs_operators(x: Tensor) -> bool:
-    """Whether programs may run, by themselves or inside of operators that a compiler knows."""
-    return (x.is_cuda and torch.compiler.is_compiling()) or runs_our_own(x)
+    """Whether programs may run, by themselves or inside of operators that a compiler knows and who counts sees."""
+    return (x.is_cuda and torch.compiler.is_compiling()) or runs_or_counts(x)
+
+
+def is_plain(x: Tensor) -> bool:
+    """Whether x is a tensor of torch's own, or stands for one, and no other kind that only looks like it."""
+    return type(x) in (Tensor, nn.Parameter) or is_counted(x)
+
+
+def is_plain_parameter(x: Tensor) -> bool:
+    return type(x) is nn.Parameter or (is_counted(x) and isinstance(x, nn.Parameter))
 
 
 def has_copy_engine(device: torch.device) -> bool:
@@ -62,7 +84,12 @@ def _generation(device: torch.device, properties: Callable[[torch.device], Any])
     return found
 
 
-@cache
 def multiprocessors(device: torch.device) -> int:
     """Of a GPU; two, where programs are interpreted without one."""
-    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 2
+    return _multiprocessors(device, torch.cuda.get_device_properties) if device.type == "cuda" else 2
+
+
+@lru_cache(maxsize=64)
+def _multiprocessors(device: torch.device, properties: Callable[[torch.device], Any]) -> int:
+    found: int = properties(device).multi_processor_count
+    return found

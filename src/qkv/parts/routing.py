@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from qkv.errors import QkvError
 from qkv.parts.context import Context
 from qkv.parts.precision import widened, without_autocast
-from qkv.parts.programs import runs_our_own
+from qkv.parts.programs import runs_or_counts
 
 Shares = Callable[[Tensor], Tensor]  # probabilities of the experts chosen [b s k] → what each counts [b s k]
 
@@ -133,7 +133,7 @@ class Router(nn.Module):
         """Whether programs know this way of choosing: one expert of a few, and every row is one text from its start."""
         plain = self.chosen == 1 and self.shares is of_all and self.experts <= MOST_BY_PROGRAMS
         whole = ctx.cache is None and ctx.tokens.documents is None
-        return plain and whole and runs_our_own(logits) and logits.dtype == torch.float32
+        return plain and whole and runs_or_counts(logits) and logits.dtype == torch.float32
 
     def _chosen_by_programs(self, logits: Tensor) -> Routing:
         slots = logits.shape[1]

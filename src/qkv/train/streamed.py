@@ -35,7 +35,7 @@ from qkv.parts.learned_map import learned_map
 from qkv.parts.linear import JoinedLinear
 from qkv.parts.norm import LayerNorm, RMSNorm
 from qkv.parts.precision import narrow_copies, narrow_type
-from qkv.parts.programs import is_itself, runs_our_own
+from qkv.parts.programs import is_itself, is_plain_parameter, runs_or_counts
 from qkv.parts.residual import PreNorm
 from qkv.parts.stack import Stack
 from qkv.parts.sum_norm import norm_of_sum, sum_norm
@@ -132,7 +132,7 @@ def _learns_narrow(x: Tensor, ctx: Context) -> bool:
     return (
         torch.is_grad_enabled()
         and x.requires_grad
-        and runs_our_own(x)
+        and runs_or_counts(x)
         and x.dtype == torch.float32
         and narrow_type(x) in NARROW
         and x.shape[-1] <= WIDEST
@@ -167,7 +167,7 @@ def _step_is_known(step: Any, x: Tensor) -> bool:
     known = nn.Linear if type(step.mixer) is MLP else JoinedLinear
     as_written = type(first) is known and is_itself(first) and "together" not in first.__dict__  # by others: in 8 bits
     last = _last_map(step.mixer)
-    plain = type(last) is nn.Linear and is_itself(last) and type(last.weight) is nn.Parameter
+    plain = type(last) is nn.Linear and is_itself(last) and is_plain_parameter(last.weight)
     return as_written and plain and last.weight.device == x.device and is_plain_norm(step.norm, x)
 
 
@@ -175,7 +175,7 @@ def is_plain_norm(norm: nn.Module, x: Tensor) -> bool:
     if type(norm) not in (LayerNorm, RMSNorm) or not is_itself(norm) or watched(norm):
         return False
     held = [each for each in norm._parameters.values() if each is not None]
-    plain = all(type(each) is nn.Parameter and each.dtype == x.dtype and each.device == x.device for each in held)
+    plain = all(is_plain_parameter(each) and each.dtype == x.dtype and each.device == x.device for each in held)
     return plain and bool(held) and all(each.shape == x.shape[-1:] and each.is_contiguous() for each in held)
 
 

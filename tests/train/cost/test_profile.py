@@ -26,6 +26,9 @@ def product(m: int, n: int, k: int) -> Work:
 def test_a_profile_survives_its_file(profile: DeviceProfile, tmp_path: Path) -> None:
     profile.save(tmp_path / "here.json")
     assert DeviceProfile.load(tmp_path / "here.json") == profile
+    lines = (tmp_path / "here.json").read_text().splitlines(keepends=True)
+    (tmp_path / "before.json").write_text("".join(line for line in lines if not line.startswith('"generation"')))
+    assert DeviceProfile.load(tmp_path / "before.json") == profile  # which is of no GPU, as files from before say
     (tmp_path / "other.json").write_text("{}")
     with pytest.raises(QkvError, match="not a measured device"):
         DeviceProfile.load(tmp_path / "other.json")

@@ -86,6 +86,7 @@ def measure_device(
         products=products,
         attentions=attentions,
         traffic=traffic,
+        generation=torch.cuda.get_device_properties(place).major if place.type == "cuda" else None,
     )
 
 

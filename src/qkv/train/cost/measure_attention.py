@@ -12,7 +12,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from qkv.parts.attention.kernels.flash import flash
 from qkv.parts.attention.kernels.lsh import LSHKernel
+from qkv.parts.attention.kernels.short import short
 from qkv.parts.attention.visibility import Causal, Mask, Tokens
+from qkv.parts.programs import has_copy_engine
 
 if TYPE_CHECKING:
     from qkv.train.cost.measure import Clock, Extent
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 TOKENS = 16384  # in all rows together
 LONGEST = {"float32": 4096}  # beyond which a figure of float32 takes too long
 WIDTHS = (64, 128)
+SHORT = (128, 197)  # slots of rows that have programs of their own; the second is a picture's
 DROPOUT = 0.1
 _BACKENDS = {
     "cudnn": SDPBackend.CUDNN_ATTENTION,
@@ -75,7 +78,7 @@ def _hashed(clock: Clock, kernel: LSHKernel, heads: int, length: int) -> Iterato
 
 
 def _our_own(clock: Clock) -> Iterator[tuple[Any, ...]]:
-    """Our tiles under a look-ahead mask; few sizes, because each is compiled first."""
+    """Our tiles under a look-ahead mask, and our programs for short rows; few sizes, because each is compiled first."""
     for width, length in ((64, 2048), (64, 8192), (128, 8192)):
         tokens = Tokens(length)
         mask = Mask(Causal(), tokens, tokens, clock.place)
@@ -85,6 +88,13 @@ def _our_own(clock: Clock) -> Iterator[tuple[Any, ...]]:
 
         heads = TOKENS // length * (768 // width)
         yield from _both_ways(clock, "tiles", torch.bfloat16, heads, length, width, True, False, call)
+    for length in SHORT if has_copy_engine(clock.place) else ():
+        heads = TOKENS // length * (768 // 64)
+        yield from _both_ways(clock, "short", torch.bfloat16, heads, length, 64, False, False, _by_short)
+
+
+def _by_short(q: Tensor, k: Tensor, v: Tensor, causal: bool, mask: Tensor | None) -> Tensor:
+    return short(q, k, v)
 
 
 Attend = Callable[[Tensor, Tensor, Tensor, bool, Tensor | None], Tensor]

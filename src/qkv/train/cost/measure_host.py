@@ -25,6 +25,7 @@ from qkv.parts.norm import LayerNorm
 from qkv.parts.residual import PreNorm
 from qkv.parts.stack import Stack
 from qkv.train.cost.backends import CUDNN_PREFERRED
+from qkv.train.cost.operators import PROGRAMS
 from qkv.train.cost.step import AlwaysThis, trace_step
 from qkv.train.cost.tracer import BACKWARD, FORWARD, UPDATE, Trace
 from qkv.train.objectives.language import LanguageLoss
@@ -52,7 +53,7 @@ def calls_of(trace: Trace) -> Counter[str]:
     for (_, work), times in trace.works.items():
         if work.kind == "attention" and work.shape[0] in ("cudnn", "tiles"):
             found[work.shape[0]] += times
-        elif "_programs." in work.name:
+        elif "_programs." in work.name or work.name in PROGRAMS or work.shape[:1] == ("short",):
             found["program"] += times
     return found
 

@@ -49,7 +49,7 @@ class Product:
 
 @dataclass(frozen=True)
 class AttentionShape:
-    kernel: str  # "cudnn", "flash", "efficient", "cpu", "tiles" (our own)
+    kernel: str  # "cudnn", "flash", "efficient", "cpu", "tiles" and "short" (our own)
     dtype: str
     back: bool
     causal: bool
@@ -97,7 +97,15 @@ _ATTENTION = {
     "_scaled_dot_product_flash_attention_for_cpu_backward": ("cpu", True),
     "flash": ("tiles", False),
     "flash_backward": ("tiles", True),
+    "attend_short_rows": ("short", False),
+    "back_over_short_rows": ("short", True),
+    "back_over_joined_rows": ("short", True),
 }
+# Operators of our own: products, by how their sides lie, and programs that pass once over all that they are given.
+_PRODUCTS = {
+    "mapped": "nt", "activated_map": "nt", "mapped_across": "nn", "map_times_slope": "nn", "weight_gradient": "tn",
+}  # fmt: skip
+PROGRAMS = frozenset(["sum_norm", "sum_norm_back", "side_by_side"])
 
 
 def work_of(operator: Any, given: tuple[Any, ...], named: dict[str, Any], made: Any) -> Work:
@@ -112,6 +120,9 @@ def work_of(operator: Any, given: tuple[Any, ...], named: dict[str, Any], made: 
         shapes = [value for value in given if not isinstance(value, torch.dtype)]  # which formulas take for one
         flops = int(flop_registry[operator.overloadpacket](*shapes, **named, out_val=made))
         return _product(name, given, made, flops, sum(map(_bytes, ins)) + sum(map(_bytes, outs)))
+    if name in _PRODUCTS or name in PROGRAMS:
+        moved = sum(map(_bytes, ins)) + sum(map(_bytes, outs))
+        return _our_product(name, given[0], given[1], moved) if name in _PRODUCTS else Work("pointwise", name, 0, moved)
     if name in ("_grouped_mm", "grouped_mm"):
         return _grouped(name, given[0], given[1], made)
     if not outs:  # lists of tensors changed in place
@@ -163,6 +174,8 @@ def _traffic(kind: str, name: str, given: tuple[Any, ...], ins: list[Tensor], ou
         return made
     read = sum(map(_bytes, ins[1:] if name == "copy_" else ins))
     if operator._schema.is_mutable and not outs:  # lists changed in place: all are read, some are written
+        if name == "_foreach_copy_":  # of these one list is read, the other written
+            return read
         return 2 * read if name.startswith("_foreach") else read * 7 // 4
     return read + made
 
@@ -175,10 +188,21 @@ def _product(name: str, given: tuple[Any, ...], made: Any, flops: int, bytes_: i
     batch = a.shape[0] if a.dim() == 3 else 1
     m, k, n = a.shape[-2], a.shape[-1], b.shape[-1]
     layout = ("t" if _transposed(a) else "n") + ("t" if _transposed(b) else "n")
+    return Work("product", name, flops, bytes_, _plain_product(a, layout, batch, m, n, k))
+
+
+def _our_product(name: str, a: Tensor, b: Tensor, bytes_: int) -> Work:
+    """Taken to be as quick as torch's of the same sizes, whatever comes behind it."""
+    layout = _PRODUCTS[name]
+    m, k = a.shape if layout[0] == "n" else a.shape[::-1]
+    n = b.shape[0] if layout[1] == "t" else b.shape[1]
+    return Work("product", name, 2 * m * n * k, bytes_, _plain_product(a, layout, 1, m, n, k))
+
+
+def _plain_product(a: Tensor, layout: str, batch: int, m: int, n: int, k: int) -> tuple[Any, ...]:
     leading = (m if layout[0] == "t" else k, k if layout[1] == "t" else n, n)
     aligned = all(side % ALIGNED == 0 for side in leading) or a.dtype == torch.float32
-    shape = Product(TYPES.get(a.dtype, "float32"), layout, batch, m, n, k, aligned)
-    return Work("product", name, flops, bytes_, as_tuple(shape))
+    return as_tuple(Product(TYPES.get(a.dtype, "float32"), layout, batch, m, n, k, aligned))
 
 
 def _of_convolution(x: Tensor, flops: int) -> Product:
@@ -202,9 +226,12 @@ def _attention(operator: Any, name: str, given: tuple[Any, ...], named: dict[str
     kernel, back = _ATTENTION[name]
     values = {argument.name: value for argument, value in zip(operator._schema.arguments, given, strict=False)}
     values |= named
+    if "joined" in values:  # which are as many and as wide as what was read, [b q h d]
+        values["q"] = values["k"] = values["v"] = values["o"].transpose(1, 2)
     q, k, v = (values[long] if long in values else values[long[0]] for long in ("query", "key", "value"))
     (b, h, queries, width), keys = q.shape, k.shape[2]
-    causal, mask = bool(values.get("is_causal", False)), values.get("attn_bias", values.get("attn_mask"))
+    causal = bool(values.get("is_causal", values.get("causal", False)))
+    mask = next((values[name] for name in ("attn_bias", "attn_mask", "documents") if name in values), None)
     dropped = bool(values.get("dropout_p", 0.0))
     if kernel == "tiles":
         pairs = _pairs_in_tiles(values, b, queries, keys)

@@ -136,9 +136,10 @@ def traced(
         raise QkvError("Costs are not foretold for products in 8 bits: ask for precision bfloat16.")
     order = CUDNN_PREFERRED if profile is None else profile.attention_order
     workspace = None if profile is None else profile.workspace
+    generation = None if profile is None else profile.generation
     if optimizer is None:
-        return trace_forward(model, objective, batch, settings, place, order, workspace)
-    return trace_step(model, objective, optimizer, batch, settings, place, order, workspace)
+        return trace_forward(model, objective, batch, settings, place, order, workspace, generation)
+    return trace_step(model, objective, optimizer, batch, settings, place, order, workspace, generation)
 
 
 def _times(trace: Trace, profile: DeviceProfile, precision: str, flops: int, recorded: bool) -> dict[str, Any]:

@@ -43,6 +43,7 @@ class DeviceProfile:
     products: tuple[tuple[Any, ...], ...]  # Product's fields, seconds
     attentions: tuple[tuple[Any, ...], ...]  # AttentionShape's fields, seconds, bytes taken for each number of q
     traffic: Mapping[str, tuple[tuple[float, float], ...]]  # kind -> (bytes, seconds), rising
+    generation: int | None = None  # of a GPU, as CUDA counts them: 9 is Hopper; None: a file from before it was told
     format: str = field(default=FORMAT, repr=False)
 
     def peak(self, precision: str) -> float:
@@ -84,7 +85,8 @@ class DeviceProfile:
         return flops / grid.at(shape.m, shape.n, shape.k)
 
     def _attention(self, shape: AttentionShape, flops: int) -> float:
-        cut = -(-shape.queries // 64) * 64 * -(-shape.keys // 32) * 32 / (shape.queries * shape.keys)  # whole tiles
+        whole = -(-shape.queries // 64) * 64 * -(-shape.keys // 32) * 32  # tiles, which programs for short rows cut
+        cut = 1.0 if shape.kernel == "short" else whole / (shape.queries * shape.keys)
         likely = itertools.product((shape.masked, False), (shape.dropout, False), (shape.causal, not shape.causal))
         for masked, dropout, causal in likely:
             grid = self._attention_grids.get((shape.kernel, shape.dtype, shape.back, causal, masked, dropout))
@@ -127,7 +129,7 @@ class DeviceProfile:
     def load(file: Path) -> DeviceProfile:
         values = read_json(file)
         known = {each.name for each in fields(DeviceProfile)}
-        if not isinstance(values, dict) or values.get("format") != FORMAT or set(values) != known:
+        if not isinstance(values, dict) or values.get("format") != FORMAT or {*values, "generation"} != known:
             raise QkvError(f"The file {file} is not a measured device: make it anew with qkv cost --measure.")
         tuples = {name: tuple(map(tuple, values[name])) for name in ("products", "attentions")}
         traffic = {kind: tuple(map(tuple, points)) for kind, points in values["traffic"].items()}

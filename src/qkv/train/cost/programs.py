@@ -17,12 +17,13 @@ from typing import Any
 
 from torch import Tensor
 
+from qkv import parts
 from qkv.parts.attention import kernels
 from qkv.train import objectives
 from qkv.train.cost.operators import TYPES, AttentionShape, Work, as_tuple
 
 Note = Callable[[Work], None]
-_FOLDERS = (kernels, objectives)
+_FOLDERS = (parts, kernels, objectives)
 _FILES = ("_programs", "_triton")
 _DEEPER = ("triton.language.extra.cuda", "triton.tools.tensor_descriptor")  # of Triton, that these files name
 

@@ -139,6 +139,10 @@ class Asked:
     def kernels(self) -> tuple[str, ...]:
         return CUDNN_PREFERRED if self.profile is None else self.profile.attention_order
 
+    @property
+    def generation(self) -> int | None:
+        return None if self.profile is None else self.profile.generation
+
 
 @dataclass(frozen=True)
 class RankSteps:
@@ -162,7 +166,7 @@ def rank_steps(asked: Asked, layout: Layout) -> RankSteps:
         objective, batch = _with_shared_rows(asked, layout, notes)
     workspace = None if asked.profile is None else asked.profile.workspace
     passes, counted = trace_step(
-        part, objective, _keeps_nothing, batch, asked.settings, asked.place, asked.kernels, workspace
+        part, objective, _keeps_nothing, batch, asked.settings, asked.place, asked.kernels, workspace, asked.generation
     )
     return RankSteps(part, passes, notes, counted, _flops_of_whole(asked))
 

@@ -17,7 +17,10 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
+from qkv.parts import cuda
+
 NOWHERE = torch.device("meta")
+HOPPER, MULTIPROCESSORS = 9, 132  # what a GPU is taken for where nobody knows better
 
 
 class Shaped(Tensor):
@@ -25,6 +28,7 @@ class Shaped(Tensor):
 
     body: Tensor
     place: torch.device
+    counts_programs = False  # whether programs of a GPU are counted on them, as `parts/programs.py` asks
 
     @staticmethod
     def __new__(cls, body: Tensor, place: torch.device) -> Shaped:
@@ -147,8 +151,20 @@ def without_numbers(tensor: Tensor, place: torch.device) -> Shaped:
     return made if isinstance(made, Shaped) else Shaped(made, place)
 
 
+def is_there(place: torch.device) -> bool:
+    """Whether this machine has that GPU."""
+    return place.type == "cuda" and torch.cuda.is_available() and (place.index or 0) < torch.cuda.device_count()
+
+
+def _properties(place: torch.device, generation: int | None) -> Any:
+    """Of a GPU of a generation; of none: of the one that is there, or else of a Hopper."""
+    if generation is None and is_there(place):
+        return torch.cuda.get_device_properties(place)
+    return SimpleNamespace(major=generation or HOPPER, minor=0, multi_processor_count=MULTIPROCESSORS)
+
+
 @contextmanager
-def pretending(place: torch.device) -> Iterator[None]:
+def pretending(place: torch.device, generation: int | None = None) -> Iterator[None]:
     """Inside, what asks torch about the GPU gets the answers of one that is there."""
     if place.type != "cuda":
         with _foreach_takes_shaped():
@@ -157,6 +173,7 @@ def pretending(place: torch.device) -> Iterator[None]:
     from torch.cuda.amp import common
     from torch.utils import _foreach_utils
 
+    told = _properties(place, generation)
     with ExitStack() as stack:
         stack.enter_context(_foreach_takes_shaped())
         stack.enter_context(
@@ -165,7 +182,9 @@ def pretending(place: torch.device) -> Iterator[None]:
         stack.enter_context(replaced(common, "amp_definitely_not_available", lambda: False))
         stack.enter_context(replaced(torch.cuda, "is_bf16_supported", lambda *_, **__: True))
         stack.enter_context(replaced(torch.cuda, "get_rng_state", lambda *_: None))
-        stack.enter_context(replaced(torch.cuda, "get_device_properties", lambda *_: SimpleNamespace(major=9, minor=0)))
+        stack.enter_context(replaced(torch.cuda, "get_device_properties", lambda *_: told))
+        if not torch.cuda.is_available():  # torch's builds for GPUs bring along what compiles CUDA C
+            stack.enter_context(replaced(cuda, "has_bindings", lambda: True))
         yield
 
 

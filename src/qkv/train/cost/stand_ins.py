@@ -18,7 +18,7 @@ from qkv.parts.attention.kernels import flash
 from qkv.parts.attention.tokens import Tokens
 from qkv.parts.attention.visibility import Mask
 from qkv.train.cost.programs import programs_noted
-from qkv.train.cost.shaped import replaced, without_numbers
+from qkv.train.cost.shaped import Shaped, is_there, replaced, without_numbers
 from qkv.train.cost.tracer import Tracer
 
 _REMEMBERED = ((preprocessing, "by_channel"), (big_bird, "_drawn"))  # functions that keep what they made for a device
@@ -37,6 +37,7 @@ def own_kernels(tracer: Tracer) -> Iterator[None]:
         stack.enter_context(replaced(flash, "tile_map", map_of_shapes))
         if tracer.place.type == "cuda":
             stack.enter_context(programs_noted(tracer.note))
+            stack.enter_context(replaced(Shaped, "counts_programs", True))
         yield
 
 
@@ -46,8 +47,7 @@ def _map_in_memory(mask: Mask, place: torch.device) -> TileMap:
     Made by the GPU that is asked about where it is there: a CPU takes seconds for long rows, and a training that
     follows finds the map made.
     """
-    there = place.type == "cuda" and torch.cuda.is_available() and (place.index or 0) < torch.cuda.device_count()
-    device = torch.device("cuda", place.index or 0) if there else torch.device("cpu")
+    device = torch.device("cuda", place.index or 0) if is_there(place) else torch.device("cpu")
     torch_function_off = torch._C.DisableTorchFunction()
     with torch_function_off, _disable_current_modes():
         query, key = (_whole(side, device) for side in (mask.query, mask.key))

@@ -20,6 +20,7 @@ from qkv.train.cost.tracer import BACKWARD, FORWARD, UPDATE, Trace, Tracer
 from qkv.train.objectives.loss import Batch, Loss, Objective
 from qkv.train.settings import TrainSettings
 from qkv.train.step import Stepper
+from qkv.train.streamed import streamed_stacks
 
 MakeOptimizer = Callable[[nn.Module], Optimizer]
 
@@ -64,6 +65,7 @@ def trace_step(
     place: torch.device,
     attention: tuple[str, ...],
     workspace: Callable[..., int] | None = None,
+    generation: int | None = None,
 ) -> tuple[Trace, int]:
     """What an update of the weights does, in a run that has long begun, and how many things its loss counts."""
 
@@ -86,10 +88,10 @@ def trace_step(
         for parameter in parameters:
             parameter.register_post_accumulate_grad_hook(lambda each: tracer.own([each.grad], "gradients"))
         calls.during_backward = lambda: tracer.during(BACKWARD)
-        with tracer.during(UPDATE), _recomputing(shapes, settings):
+        with tracer.during(UPDATE), _in_stream(shapes, settings, place), _recomputing(shapes, settings):
             return stepper.update(AlwaysThis(here, place)).count  # type: ignore[arg-type]
 
-    return _traced(step, model, batch, place, attention, workspace)
+    return _traced(step, model, batch, place, attention, workspace, generation)
 
 
 def trace_update(
@@ -122,6 +124,7 @@ def trace_forward(
     place: torch.device,
     attention: tuple[str, ...],
     workspace: Callable[..., int] | None = None,
+    generation: int | None = None,
 ) -> tuple[Trace, int]:
     """The same for a pass that learns nothing, as in an evaluation."""
 
@@ -130,7 +133,7 @@ def trace_forward(
         with torch.no_grad(), settings.autocast(place), tracer.during(FORWARD):
             return objective(shapes, here).count
 
-    return _traced(step, model, batch, place, attention, workspace)
+    return _traced(step, model, batch, place, attention, workspace, generation)
 
 
 def _traced(
@@ -140,11 +143,12 @@ def _traced(
     place: torch.device,
     attention: tuple[str, ...],
     workspace: Callable[..., int] | None = None,
+    generation: int | None = None,
 ) -> tuple[Trace, int]:
     tracer, calls = Tracer(place, workspace), DeviceCalls(place, attention)
     generator = torch.get_rng_state()
     try:
-        with pretending(place), own_kernels(tracer), tracer, calls.standing_in():
+        with pretending(place, generation), own_kernels(tracer), tracer, calls.standing_in():
             shapes = shaped_copy(model, place)
             tracer.own([*shapes.parameters(), *shapes.buffers()], "weights")
             here = None if batch is None else _there(batch, place)
@@ -173,6 +177,11 @@ def _there(batch: Batch, place: torch.device) -> Batch:
         if torch.is_tensor(value) and (value.is_floating_point() or value.dim() > 2)
     }
     return replace(batch, **large)  # type: ignore[type-var]
+
+
+def _in_stream(model: nn.Module, settings: TrainSettings, place: torch.device) -> AbstractContextManager[None]:
+    """As `train/loop.py` has it."""
+    return streamed_stacks(model) if place.type == "cuda" and not settings.compile else nullcontext()
 
 
 def _recomputing(model: nn.Module, settings: TrainSettings) -> AbstractContextManager[None]:
