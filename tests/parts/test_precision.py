@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from qkv.parts.precision import narrow_copies, narrow_copy, widened
+from qkv.parts.precision import NarrowCopies, narrow_copy, widened
 
 
 @pytest.mark.parametrize(
@@ -25,15 +25,22 @@ def test_what_is_wide_is_not_copied() -> None:
     assert widened(x) is x
 
 
-def test_narrow_copies_are_made_once_for_those_inside() -> None:
-    one, two = nn.Parameter(torch.randn(3, 5)), nn.Parameter(torch.randn(7))
-    with narrow_copies([one, two], torch.bfloat16):
+def test_copies_of_weights_that_the_last_pass_asked_for_are_there_at_once() -> None:
+    one, two, copies = nn.Parameter(torch.randn(3, 5)), nn.Parameter(torch.randn(7)), NarrowCopies()
+    with copies.at_hand(torch.bfloat16):
+        assert narrow_copy(one, torch.bfloat16) is not narrow_copy(one, torch.bfloat16)  # nobody knew
+    with torch.no_grad():
+        one.add_(1.0)
+    with copies.at_hand(torch.bfloat16):
         found = narrow_copy(one, torch.bfloat16)
         assert found is narrow_copy(one, torch.bfloat16)
         assert torch.equal(found, one.detach().bfloat16())
         assert not found.requires_grad
         assert narrow_copy(one, torch.float16).dtype == torch.float16
-        assert narrow_copy(nn.Parameter(torch.zeros(2)), torch.bfloat16).dtype == torch.bfloat16
-    with torch.no_grad():
-        one.add_(1.0)
-    assert torch.equal(narrow_copy(one, torch.bfloat16), one.detach().bfloat16())
+        assert torch.equal(narrow_copy(two, torch.bfloat16), two.detach().bfloat16())
+        assert torch.equal(narrow_copy(one, torch.float32), one)
+    assert narrow_copy(one, torch.bfloat16) is not narrow_copy(one, torch.bfloat16)  # it is over
+    with copies.at_hand(torch.bfloat16):
+        assert copies.made.keys() == {id(one), id(two)}
+    with copies.at_hand(torch.bfloat16):
+        assert not copies.made  # nobody asked

@@ -1,6 +1,6 @@
 """Where narrow numbers are too coarse: norms, softmaxes, positions and losses are computed in float32 at least."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
@@ -25,29 +25,46 @@ def narrowed(x: Tensor) -> Tensor:
     return x.to(narrow_type(x))
 
 
-_at_hand: dict[tuple[int, torch.dtype], Tensor] = {}  # narrow copies, by the number of their tensor
+class NarrowCopies:
+    """Narrow copies of weights that were asked for in the last pass, for this one made at once.
+
+    A GPU makes them faster so than one by one, and which will be asked for is known to those alone who ask.
+    """
+
+    def __init__(self) -> None:
+        self.asked: dict[int, Tensor] = {}
+        self.made: dict[int, Tensor] = {}
+
+    @contextmanager
+    def at_hand(self, dtype: torch.dtype) -> Iterator[None]:
+        """Inside, `narrow_copy` finds them."""
+        global _current
+        weights = list(self.asked.values())
+        copies = [torch.empty_like(weight, dtype=dtype, requires_grad=False) for weight in weights]
+        if copies:
+            with torch.no_grad():
+                torch._foreach_copy_(copies, weights)
+        self.asked, self.made = {}, {id(weight): copy for weight, copy in zip(weights, copies, strict=True)}
+        before, _current = _current, self
+        try:
+            yield
+        finally:
+            _current, self.made = before, {}
+
+    def of(self, weight: Tensor, dtype: torch.dtype) -> Tensor:
+        self.asked[id(weight)] = weight
+        made = self.made.get(id(weight))
+        return made if made is not None and made.dtype == dtype else weight.detach().to(dtype)
 
 
-@contextmanager
-def narrow_copies(weights: Sequence[Tensor], dtype: torch.dtype) -> Iterator[None]:
-    """Inside, `narrow_copy` of these is at hand: all are made at once, which a GPU does faster than one by one."""
-    copies = [torch.empty_like(weight, dtype=dtype, requires_grad=False) for weight in weights]
-    if copies:
-        with torch.no_grad():
-            torch._foreach_copy_(copies, list(weights))
-    made = {(id(weight), dtype): copy for weight, copy in zip(weights, copies, strict=True)}
-    _at_hand.update(made)
-    try:
-        yield
-    finally:
-        for key in made:
-            _at_hand.pop(key, None)
+_current: NarrowCopies | None = None
 
 
 def narrow_copy(weight: Tensor, dtype: torch.dtype) -> Tensor:
     """What is computed with in place of a weight that learns; nothing is learned through it."""
-    made = None if torch.compiler.is_compiling() else _at_hand.get((id(weight), dtype))
-    return weight.detach().to(dtype) if made is None else made
+    if torch.compiler.is_compiling() or weight.dtype == dtype or _current is None:
+        return weight.detach().to(dtype)
+    return _current.of(weight, dtype)
 
 
 def without_autocast(x: Tensor) -> AbstractContextManager[Any]:

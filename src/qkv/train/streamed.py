@@ -34,7 +34,7 @@ from qkv.parts.feedforward import MLP, GatedMLP, programmed_name
 from qkv.parts.learned_map import learned_map
 from qkv.parts.linear import JoinedLinear
 from qkv.parts.norm import LayerNorm, RMSNorm
-from qkv.parts.precision import narrow_copies, narrow_type
+from qkv.parts.precision import NarrowCopies, narrow_type
 from qkv.parts.programs import is_itself, is_plain_parameter, runs_or_counts
 from qkv.parts.residual import PreNorm
 from qkv.parts.stack import Stack
@@ -83,7 +83,7 @@ def streamed_stacks(model: nn.Module, made: Callable[[Inside], Inside] | None = 
         ways: dict[nn.Module, Inside] = {block: MethodType(inside, block) for block in stack.blocks}
         if made is not None:
             ways = {block: made(way) for block, way in ways.items()}
-        stack.forward = streamed(stack, ways, made is not None)  # type: ignore[method-assign,assignment]
+        stack.forward = streamed(stack, ways)  # type: ignore[method-assign,assignment]
     try:
         yield
     finally:
@@ -96,9 +96,10 @@ def _holds_blocks(stack: Stack) -> bool:
     return kinds == {Block} and "forward" not in stack.__dict__
 
 
-def streamed(stack: Stack, ways: dict[nn.Module, Inside], compiled: bool) -> Forward:
+def streamed(stack: Stack, ways: dict[nn.Module, Inside]) -> Forward:
     """The way forward of a stack, given `inside` of each of its blocks, which may be compiled."""
     own = {block: block.__dict__.get("forward") for block in stack.blocks}  # who replaces it is not passed by
+    copies = NarrowCopies()
 
     def forward(x: Tensor, ctx: Context) -> Tensor:
         as_found = all(block.__dict__.get("forward") is own.get(block, block) for block in stack.blocks)
@@ -112,7 +113,7 @@ def streamed(stack: Stack, ways: dict[nn.Module, Inside], compiled: bool) -> For
         ctx = stack._with_bias(ctx)
         blocks: list[Any] = [stack.blocks[number] for number in stack.order]
         added = bias = None
-        with narrow_copies([] if compiled else _wide_weights(stack), narrow_type(x)):
+        with copies.at_hand(narrow_type(x)):
             for number, block in enumerate(blocks):
                 steps = _steps_of(block)
                 x, read = sum_norm(x, added, bias, steps[0].norm, narrow_type(x))
@@ -197,13 +198,6 @@ def _reads_few(steps: list[Any], ctx: Context) -> bool:
 
 def _steps_of(block: Block) -> list[Any]:
     return list(block.children())
-
-
-def _wide_weights(stack: Stack) -> list[Tensor]:
-    """Weights of products."""
-    steps: list[Any] = [step for block in stack.blocks for step in block.children()]
-    maps = [each for step in steps for each in (_first_map(step.mixer), _last_map(step.mixer))]
-    return [each.weight for each in maps if each.weight.dtype == torch.float32]
 
 
 def _first_map(mixer: Any) -> Any:

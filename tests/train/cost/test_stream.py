@@ -20,7 +20,7 @@ GPU = torch.device("cuda", 0)
 BASE = {"width": 768, "hidden": 3072, "heads": 12}
 VIT = {**BASE, "layers": 2, "image": 224, "patch": 16}
 GPT2 = {**BASE, "layers": 2, "dropout": 0.0, "embedding_dropout": 0.0, "attention_dropout": 0.0}
-OF_STREAM = {"sum_norm", "sum_norm_back", "weight_gradient", "_foreach_copy_"}
+OF_STREAM = {"sum_norm", "sum_norm_back", "weight_gradient"}
 OF_HOPPER = {
     "mapped", "mapped_across", "activated_map", "map_times_slope", "attend_short_rows", "back_over_joined_rows",
 }  # fmt: skip

@@ -104,7 +104,7 @@ def test_a_stack_that_learns_takes_the_stream(monkeypatch):
     expected = float8_stream(steps_of(stack), stack.norm, x, ctx)
     monkeypatch.setattr("qkv.train.streamed._learns_narrow", lambda *_: True)
     with float8_products(model):
-        torch.testing.assert_close(streamed(stack, {}, False)(x, ctx), expected, rtol=0, atol=0)
+        torch.testing.assert_close(streamed(stack, {})(x, ctx), expected, rtol=0, atol=0)
 
 
 @pytest.mark.gpu
