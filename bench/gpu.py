@@ -54,6 +54,7 @@ def milliseconds(
 
 # What a program on the GPU is for, by its name; the first that fits.
 KINDS = {
+    "whole steps of decoding": r"^step$",
     "attention": r"flash|sdpa|fmha|attend",
     "matrix products": r"nvjet|gemm|cutlass|splitk|cublas|norm_map|map_add|activated_map|times_slope|product",
     "loss": r"entropy|nll|log_softmax",
