@@ -83,8 +83,11 @@ class Work:
 Works = Mapping[str, Callable[[Bench], Work]]  # by the name for --only
 
 
-def compete(work: Work, bench: Bench, until: float) -> dict[str, Any]:
-    """The row of a work: what each does in a second, how often ours does it while the best peer does it once."""
+def compete(work: Work, bench: Bench, until: float) -> Iterator[dict[str, Any]]:
+    """The row of a work, after each contender anew: whoever is stopped keeps what was measured.
+
+    What each does in a second, and how often ours does it while the best peer does it once.
+    """
     row: dict[str, Any] = {"work": work.title, "unit": work.unit}
     agreed = work.agreement()
     makers = {**work.ours, **work.peers}
@@ -105,17 +108,25 @@ def compete(work: Work, bench: Bench, until: float) -> dict[str, Any]:
                 row[name] += f"; given: {work.given[name]:,}"
         print(f"{work.title}, {name}: {row[name]} {work.unit}", file=sys.stderr, flush=True)
         clear(bench.device)
+        waiting = {other: "not measured" for other in makers if other not in row}
+        yield {**row, **waiting, **_compared(work, bench, found, profiles), "agreement": agreed}
+
+
+def _compared(work: Work, bench: Bench, found: dict[str, float], profiles: dict[str, str]) -> dict[str, Any]:
+    """Ours beside the best peer and beside the machine's limit, and what our time goes to."""
+    told: dict[str, Any] = {}
     ours = [found[name] for name in work.ours if name in found]
     theirs = [found[name] for name in work.peers if name in found]
     if ours and theirs:
-        row["times the best peer"] = round(max(ours) / max(theirs), 2)
+        told["times the best peer"] = round(max(ours) / max(theirs), 2)
     if work.least is not None and bench.device.type == "cuda":
-        row["limit"] = rounded(work.amount / work.least(limits()))
+        limit = work.amount / work.least(limits())
+        told["limit"] = rounded(limit)
         if ours:
-            row["of the limit"] = f"{max(ours) / (work.amount / work.least(limits())):.0%}"
+            told["of the limit"] = f"{max(ours) / limit:.0%}"
     if profiles:
-        row["where our time goes"] = profiles[max(profiles, key=lambda name: found[name])]
-    return row | {"agreement": agreed}
+        told["where our time goes"] = profiles[max(profiles, key=lambda name: found[name])]
+    return told
 
 
 def measured(make: Make, work: Work, bench: Bench, seconds: float, profiled: bool = False) -> tuple[float, str]:
@@ -236,9 +247,12 @@ def main(name: str, works: Works, remarks: Mapping[str, Any]) -> None:
             bench = Bench(given.small, torch.device(device), Path(folder), given.compile or not given.small)
             torch.manual_seed(0)
             made: Work | None = None
+            row: dict[str, Any] = {}
             try:
                 made = works[work](bench)
-                row = compete(made, bench, until)
+                for row in compete(made, bench, until):
+                    if not given.small:
+                        keep(name, [*rows, row], remarks)
                 failed |= any(str(row[way]).startswith("failed") for way in made.ours)
             except Exception as error:
                 row = {"work": work if made is None else made.title, "failed": _told(error)}
@@ -246,7 +260,7 @@ def main(name: str, works: Works, remarks: Mapping[str, Any]) -> None:
             rows.append(row)
             del made
         clear(bench.device)
-        if not given.small:  # whoever is stopped keeps what was measured
+        if not given.small:
             keep(name, rows, remarks)
     if given.small:
         print(json.dumps({**remarks, "rows": rows}, indent=1, ensure_ascii=False))

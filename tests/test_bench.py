@@ -98,8 +98,8 @@ def test_what_a_call_is_spent_on(bench: Any) -> None:
     assert told == "matrix products 60%, attention 20%, norms 10%, none 10%"
 
 
-def row_of(bench: Any, **changes: Any) -> dict[str, Any]:
-    """The row of a work of no time, done by us and by three peers: one quick, one missing, one broken."""
+def rows_of(bench: Any, **changes: Any) -> list[dict[str, Any]]:
+    """The row of a work of no time, done by us and by three peers: one quick, one missing, one broken; after each."""
     peers = bench("peers")
 
     def broken(stack: ExitStack) -> Any:
@@ -122,12 +122,11 @@ def row_of(bench: Any, **changes: Any) -> dict[str, Any]:
         }
     )
     place = peers.Bench(True, torch.device("cpu"), Path())
-    row: dict[str, Any] = peers.compete(work, place, peers.time.monotonic() + 60)
-    return row
+    return list(peers.compete(work, place, peers.time.monotonic() + 60))
 
 
 def test_peers_that_cannot_run_are_named_and_not_counted(bench: Any) -> None:
-    row = row_of(bench)
+    row = rows_of(bench)[-1]
     assert row["gone"] == "not here: gone is not installed; given: 1,234.0"
     assert row["bad"] == "failed: ValueError out of order"
     assert row["qkv"] > 0
@@ -137,7 +136,15 @@ def test_peers_that_cannot_run_are_named_and_not_counted(bench: Any) -> None:
 
 
 def test_without_a_peer_that_ran_there_is_no_ratio(bench: Any) -> None:
-    assert "times the best peer" not in row_of(bench, peers={"gone": bench("peers").without("away")})
+    assert "times the best peer" not in rows_of(bench, peers={"gone": bench("peers").without("away")})[-1]
+
+
+def test_whoever_is_stopped_has_what_was_measured_before(bench: Any) -> None:
+    ours, quick, *_ = rows_of(bench)
+    assert ours["qkv"] > 0
+    assert ours["quick"] == ours["bad"] == "not measured"
+    assert "times the best peer" not in ours
+    assert quick["times the best peer"] > 0
 
 
 def test_what_finds_no_time_is_left_out(bench: Any) -> None:
