@@ -105,6 +105,10 @@ def main() -> None:
     rows = in_rows(tokens["train"], plan, device)
     steps = given.steps or (8 if given.small else len(rows) // plan.rows)
     fewer = round(given.share * steps)
+    remarks = {
+        "model": f"GPT-2, {plan.sizes.layers} layers of {plan.sizes.width}, bfloat16 by autocast",
+        "data": f"{len(tokens['train']):,} tokens of real text, {plan.rows} × {plan.length} a step, {steps} steps",
+    }
     runs: list[dict[str, Any]] = []
     for seed in range(given.seeds):
         order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed)).to(device)
@@ -128,14 +132,10 @@ def main() -> None:
                 for peer, end in ends.items()
             }
             runs.append({**told(f"{name}, seed {seed}", given.rate, history), **sooner})
+        if not (given.small or given.ours_only):  # whoever is stopped keeps the seeds before
+            report("time_to_quality_gpu", runs, remarks)
     if given.small or given.ours_only:
         print(json.dumps(runs))
-        return
-    remarks = {
-        "model": f"GPT-2, {plan.sizes.layers} layers of {plan.sizes.width}, bfloat16 by autocast",
-        "data": f"{len(tokens['train']):,} tokens of real text, {plan.rows} × {plan.length} a step, {steps} steps",
-    }
-    report("time_to_quality_gpu", runs, remarks)
 
 
 def told(name: str, rate: float, history: list[dict[str, float]]) -> dict[str, Any]:
