@@ -1,10 +1,14 @@
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
 import pytest
 import torch
 
 from qkv.errors import QkvError
 from qkv.parts import cuda
 
-pytestmark = pytest.mark.gpu
+PROGRAMS = sorted(Path(cuda.__file__).parents[1].rglob("*.cu"))
 
 SUM = """
 extern "C" __global__ void scaled(float* y, const float* x, int n, float by) {
@@ -41,11 +45,84 @@ extern "C" __global__ void copied(const __grid_constant__ Tiles tiles, unsigned 
 
 
 @pytest.fixture(autouse=True)
-def own_cache(tmp_path, monkeypatch):
-    pytest.importorskip("cuda.bindings")
+def own_cache(request, tmp_path, monkeypatch):
+    if request.node.get_closest_marker("gpu"):
+        pytest.importorskip("cuda.bindings")
     monkeypatch.setenv("QKV_CACHE", str(tmp_path / "kept"))
 
 
+class PretendedCompiler(ModuleType):
+    """Stands for NVRTC where there is none: it keeps what it is handed, and its machine code is but blanks."""
+
+    nvrtcResult = SimpleNamespace(NVRTC_SUCCESS=0)
+
+    def __init__(self):
+        super().__init__("cuda.bindings.nvrtc")
+        self.handed = []
+
+    def nvrtcVersion(self):
+        return 0, 13, 0
+
+    def nvrtcCreateProgram(self, source, name, count, headers, names):
+        assert count == len(headers) == len(names)
+        self.handed.append(dict(zip(names, headers, strict=True)))
+        return 0, len(self.handed)
+
+    def nvrtcCompileProgram(self, made, count, options):
+        return (0,)
+
+    def nvrtcGetCUBINSize(self, made):
+        return 0, made
+
+    def nvrtcGetCUBIN(self, made, code):
+        return (0,)
+
+
+@pytest.fixture
+def compiler(monkeypatch):
+    made, bindings = PretendedCompiler(), ModuleType("cuda.bindings")
+    bindings.nvrtc = made
+    monkeypatch.setitem(sys.modules, "cuda", ModuleType("cuda"))
+    monkeypatch.setitem(sys.modules, "cuda.bindings", bindings)
+    return made
+
+
+def test_a_file_may_include_what_lies_beside_it_and_what_all_programs_share(tmp_path, compiler):
+    file = tmp_path / "sum.cu"
+    file.write_text(SUM)
+    (tmp_path / "own.cuh").write_text("// own")
+    cuda.compiled(file, (), "sm_90a")
+    assert compiler.handed[0][b"own.cuh"] == b"// own"
+    assert b"typedef unsigned int u32;" in compiler.handed[0][b"hopper.cuh"]
+
+
+def test_a_file_is_compiled_anew_only_if_it_or_a_header_has_changed(tmp_path, compiler):
+    file, header = tmp_path / "sum.cu", tmp_path / "own.cuh"
+    file.write_text(SUM), header.write_text("// own")
+
+    def compilations():
+        cuda.compiled(file, (("SHIFT", 3),), "sm_90a")
+        return len(compiler.handed)
+
+    assert (compilations(), compilations()) == (1, 1)
+    header.write_text("// changed")
+    assert (compilations(), compilations()) == (2, 2)
+    header.rename(tmp_path / "other.cuh")
+    assert (compilations(), compilations()) == (3, 3)
+    file.write_text(SUM + "// changed")
+    assert (compilations(), compilations()) == (4, 4)
+
+
+@pytest.mark.parametrize("file", PROGRAMS, ids=lambda file: file.name)
+def test_all_that_our_programs_include_is_handed_over(file, compiler):
+    cuda.compiled(file, (), "sm_90a")
+    (handed,) = compiler.handed
+    for text in (file.read_bytes(), *handed.values()):
+        included = [line.split(b'"')[1] for line in text.splitlines() if line.startswith(b"#include")]
+        assert set(included) <= set(handed)
+
+
+@pytest.mark.gpu
 def test_numbers_and_tensors_reach_a_program_which_is_kept(tmp_path):
     file = tmp_path / "sum.cu"
     file.write_text(SUM)
@@ -58,6 +135,7 @@ def test_numbers_and_tensors_reach_a_program_which_is_kept(tmp_path):
     assert len(list((tmp_path / "kept" / "qkv" / "programs").glob("sum-*.cubin"))) == 1
 
 
+@pytest.mark.gpu
 def test_as_many_clusters_run_at_once_as_there_is_room_for(tmp_path):
     if torch.cuda.get_device_capability()[0] != 9:
         pytest.skip("needs a GPU with clusters")
@@ -69,6 +147,7 @@ def test_as_many_clusters_run_at_once_as_there_is_room_for(tmp_path):
         assert processors // cluster // 2 <= large.clusters_at_once(cluster) <= processors // cluster
 
 
+@pytest.mark.gpu
 def test_a_launch_is_recorded_like_any_other(tmp_path):
     file = tmp_path / "sum.cu"
     file.write_text(SUM)
@@ -84,6 +163,7 @@ def test_a_launch_is_recorded_like_any_other(tmp_path):
     assert y.unique().tolist() == [11.0]
 
 
+@pytest.mark.gpu
 def test_the_copy_engine_brings_tiles_and_zeros_beyond_the_edge(tmp_path):
     file = tmp_path / "tile.cu"
     file.write_text(TILE)
@@ -96,6 +176,7 @@ def test_the_copy_engine_brings_tiles_and_zeros_beyond_the_edge(tmp_path):
         assert torch.equal(y, filled_up[row : row + 8, column : column + 64])
 
 
+@pytest.mark.gpu
 def test_a_program_that_is_wrong_is_told(tmp_path):
     file = tmp_path / "wrong.cu"
     file.write_text('extern "C" __global__ void f() { nothing; }')

@@ -2,7 +2,7 @@
 
 torch's builds for GPUs bring the compiler (NVRTC) and its bindings along. A file `*.cu` is compiled on its first use,
 in a second or two, and kept for the next time in the folder of `QKV_CACHE`, `XDG_CACHE_HOME` or `~/.cache`. It may
-include the files `*.cuh` that lie beside this one.
+include the files `*.cuh` that lie beside it or beside this one.
 """
 
 from __future__ import annotations
@@ -217,15 +217,16 @@ def compiled(file: Path, numbers: tuple[tuple[str, int | str], ...], architectur
     from cuda.bindings import nvrtc
 
     source = file.read_bytes()
-    shared = {each.name.encode(): each.read_bytes() for each in sorted(Path(__file__).parent.glob("*.cuh"))}
+    headers = _headers_of(file)
     options = [f"--gpu-architecture={architecture}".encode(), b"--std=c++17"]
     options += [f"-D{name}={number}".encode() for name, number in numbers]
     version = _done(nvrtc.nvrtcVersion())
-    named = hashlib.sha256(b"\0".join([source, *shared.values(), *options, repr(version).encode()])).hexdigest()
+    known = [source, *headers, *headers.values(), *options, repr(version).encode()]
+    named = hashlib.sha256(b"\0".join(known)).hexdigest()
     kept = own_folder("programs") / f"{file.stem}-{named}.cubin"
     if kept.exists():
         return kept.read_bytes()
-    made = _done(nvrtc.nvrtcCreateProgram(source, file.name.encode(), len(shared), [*shared.values()], [*shared]))
+    made = _done(nvrtc.nvrtcCreateProgram(source, file.name.encode(), len(headers), [*headers.values()], [*headers]))
     (status,) = nvrtc.nvrtcCompileProgram(made, len(options), options)
     if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
         log = b" " * _done(nvrtc.nvrtcGetProgramLogSize(made))
@@ -235,6 +236,12 @@ def compiled(file: Path, numbers: tuple[tuple[str, int | str], ...], architectur
     _done(nvrtc.nvrtcGetCUBIN(made, code))
     write_whole(kept, code)
     return code
+
+
+def _headers_of(file: Path) -> dict[bytes, bytes]:
+    """What a file may include, by name: what all programs share, and what lies beside it."""
+    folders = Path(__file__).parent, file.parent
+    return {each.name.encode(): each.read_bytes() for folder in folders for each in sorted(folder.glob("*.cuh"))}
 
 
 def _done(answer: tuple[Any, ...]) -> Any:

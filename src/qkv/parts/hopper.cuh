@@ -13,6 +13,9 @@ struct alignas(64) Tiles {  // as the copy engine reads them
 
 constexpr u32 PATIENCE = 1u << 22;  // polls: a mistake shall be an error, not a wait without end
 
+// Of something in shared memory, what instructions for it take
+__device__ __forceinline__ u32 address_of(const void* p) { return (u32)__cvta_generic_to_shared(p); }
+
 // ---------------------------------------------------------------------------------------------------- numbers
 
 #if HALF
@@ -27,6 +30,16 @@ __device__ __forceinline__ u32 narrowed(float low, float high) {
     return both;
 }
 
+__device__ __forceinline__ float widened(unsigned short x) {
+    float y;
+#if HALF
+    asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x));
+#else
+    y = __uint_as_float((u32)x << 16);
+#endif
+    return y;
+}
+
 __device__ __forceinline__ float power_of_2(float x) {
     float y;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -37,6 +50,10 @@ __device__ __forceinline__ float power_of_2(float x) {
 
 __device__ __forceinline__ void made(u32 barrier, u32 arrivals) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
+}
+
+__device__ __forceinline__ void all_are_made() {  // from here on the copy engine and other blocks know them
+    asm volatile("fence.mbarrier_init.release.cluster; fence.proxy.async;" ::: "memory");
 }
 
 __device__ __forceinline__ void arrive(u32 barrier) {

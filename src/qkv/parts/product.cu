@@ -137,16 +137,6 @@ __device__ __forceinline__ float slope(float z) {
 
 // ---------------------------------------------------------------------------------------------------- numbers
 
-__device__ __forceinline__ float widened(unsigned short x) {
-    float y;
-#if HALF
-    asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x));
-#else
-    y = __uint_as_float((u32)x << 16);
-#endif
-    return y;
-}
-
 __device__ __forceinline__ float low_of(u32 both) { return widened((unsigned short)(both & 0xffffu)); }
 __device__ __forceinline__ float high_of(u32 both) { return widened((unsigned short)(both >> 16)); }
 
@@ -450,7 +440,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) product(
 #endif
 ) {
     extern __shared__ unsigned char memory[];
-    const u32 stages = ((u32)__cvta_generic_to_shared(memory) + 1023u) & ~1023u;
+    const u32 stages = (address_of(memory) + 1023u) & ~1023u;
     const u32 rooms = stages + STAGES * STAGE, rows_of_8 = rooms + 8 * ROOMS * ROOM, barriers = rows_of_8 + BESIDE;
     const u32 full = barriers, empty = full + 8 * STAGES, turns = empty + 8 * STAGES, reads = turns + 8 * 2,
               done = reads + 8 * 8 * ROOMS;
@@ -468,7 +458,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) product(
 #if GAIN
         for (int i = 0; i < 8 * 2; i++) made(all_told + 8 * i, 1);
 #endif
-        asm volatile("fence.mbarrier_init.release.cluster; fence.proxy.async;" ::: "memory");
+        all_are_made();
         at_hand(x_tiles), at_hand(w_tiles), at_hand(y_tiles);
         if (KEEPS || READS == 2) at_hand(z_tiles);
     }

@@ -184,7 +184,7 @@ extern "C" __global__ void __launch_bounds__(128 + 128 * GROUPS, 1) attend(
     const __grid_constant__ Tiles q_tiles, const __grid_constant__ Tiles k_tiles, const __grid_constant__ Tiles v_tiles,
     const __grid_constant__ Tiles o_tiles, int tiles, int queries, int keys, int heads, int shared_by, float scale) {
     extern __shared__ unsigned char memory[];
-    const u32 slots = ((u32)__cvta_generic_to_shared(memory) + 1023u) & ~1023u;
+    const u32 slots = (address_of(memory) + 1023u) & ~1023u;
     const u32 q_slots = slots + SLOTS * SLOT, rooms = q_slots + Q_SLOTS * GROUPS * OF_Q;
     const u32 full = rooms + 4 * GROUPS * ROOM, empty = full + 8 * SLOTS, q_full = empty + 8 * SLOTS,
               q_empty = q_full + 8 * Q_SLOTS * GROUPS, done = q_empty + 8 * Q_SLOTS * GROUPS;
@@ -195,7 +195,7 @@ extern "C" __global__ void __launch_bounds__(128 + 128 * GROUPS, 1) attend(
         for (int i = 0; i < SLOTS; i++) made(full + 8 * i, 1), made(empty + 8 * i, 4 * GROUPS);
         for (int i = 0; i < Q_SLOTS * GROUPS; i++) made(q_full + 8 * i, 1), made(q_empty + 8 * i, 4);
         made(done, 4 * GROUPS);
-        asm volatile("fence.mbarrier_init.release.cluster; fence.proxy.async;" ::: "memory");
+        all_are_made();
     }
     __syncthreads();
 

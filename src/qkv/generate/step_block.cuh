@@ -1,0 +1,42 @@
+// What a thread that does arithmetic knows of its block: the ring, words of others, and the room for what lies between
+// two phases. A phase is a map or attention; a block that is TIMED notes when it has come how far in each.
+
+#pragma once
+
+#include "step_ring.cuh"
+
+struct Block {
+    u8* x;           // what a map is applied to: bfloat16 [1 or 2, ROWS K], two whose sum it is behind a norm
+    float* sums;     // of a map [rows pieces ROWS]
+    float* by_warp;  // what warps have attended to [WARPS HEAD_WIDTH + 2]
+    float2* moment;  // [ROWS WARPS]
+    float* own;      // of the stream, what this block adds to [ROWS MINE]
+    Ring ring;
+    int warp, lane, thread;
+    Given given;
+    Words words;
+#if TIMED
+    i64* stamps;     // [phases 8]
+    int phase = 0;
+#endif
+
+    __device__ __forceinline__ void stamp(int which) {
+#if TIMED
+        // Behind a barrier only what reads memory waits for it; no position is less than 0.
+        if (blockIdx.x == TIMED - 1 && thread == 0 && *(const volatile int*)given.positions >= 0)
+            stamps[phase * 8 + which] = clock64();
+#endif
+    }
+
+    __device__ __forceinline__ void end_phase() {
+        stamp(5);
+#if TIMED
+        if (blockIdx.x == TIMED - 1 && thread == 0) stamps[phase * 8 + 6] = ring.idle;
+        ring.idle = 0, phase++;
+#endif
+    }
+};
+
+__device__ __forceinline__ void together() {  // all threads but those that fill the ring
+    asm volatile("bar.sync 1, %0;" ::"n"(THREADS) : "memory");
+}
