@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from qkv.train.objectives.entropy_of_rows import Measures, Narrow, Targets
+from qkv.train.objectives.entropy_of_rows import Measures, NarrowSlopes, Targets
 
 pytest.importorskip("triton")
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
@@ -16,7 +16,7 @@ DEVICE = "cpu" if INTERPRETED else "cuda"
 ROWS = 7
 
 
-def run(logits: Tensor, targets: Targets, narrow: Narrow | None = None) -> Measures:
+def run(logits: Tensor, targets: Targets, narrow: NarrowSlopes | None = None) -> Measures:
     from qkv.train.objectives import entropy_triton
 
     measures = Measures.empty(len(logits), logits)
@@ -65,7 +65,7 @@ def test_slopes_are_written_a_second_time_in_8_bits(vocabulary: int, width: int,
     wanted = torch.tensor([0, vocabulary - 1, 1, 50, 5, 96, 7], device=DEVICE)
     real = torch.tensor([1, 1, 0, 1, 1, 1, 1], device=DEVICE).bool()
     room = torch.full((ROWS, width + 16), 3.0, device=DEVICE).to(torch.float8_e5m2)
-    run(logits, Targets(wanted, real, vocabulary, 0.1), Narrow(room[:, :width], times))
+    run(logits, Targets(wanted, real, vocabulary, 0.1), NarrowSlopes(room[:, :width], times))
     found, slopes = room[:, :width].float() / times, logits.float()
     # Half a step of 2 bits; the interpreter cuts numbers off, and forgets to carry.
     far = (found - slopes).abs() > slopes.abs() * (0.6 if INTERPRETED else 0.13) + 2.0**-31

@@ -61,14 +61,14 @@ class Measures(NamedTuple):
         return self.losses.sum(), self.likelihoods.sum()
 
 
-class Narrow(NamedTuple):
+class NarrowSlopes(NamedTuple):
     """Where slopes go a second time, in 8 bits with 5 of exponent."""
 
     slopes: Tensor  # [n w]
     times: int  # what they are multiplied by
 
-    def of(self, rows: slice) -> Narrow:
-        return Narrow(self.slopes[rows], self.times)
+    def of(self, rows: slice) -> NarrowSlopes:
+        return NarrowSlopes(self.slopes[rows], self.times)
 
 
 def measure(logits: Tensor, targets: Targets, into: Measures) -> None:
@@ -93,7 +93,9 @@ def differentiate(logits: Tensor, targets: Targets, normaliser: Tensor, gradient
         _differentiate(logits[rows], targets.of(rows), normaliser[rows], into[rows], gradient)
 
 
-def measure_and_differentiate(logits: Tensor, targets: Targets, into: Measures, narrow: Narrow | None = None) -> None:
+def measure_and_differentiate(
+    logits: Tensor, targets: Targets, into: Measures, narrow: NarrowSlopes | None = None
+) -> None:
     """Fill in the measures, and put the slopes of the losses in the place of the logits [n w], and in 8 bits."""
     if _have_program(logits):
         from qkv.train.objectives import entropy_triton

@@ -15,7 +15,7 @@ from qkv.parts.attention.kernels.launch_triton import launch
 from qkv.train.objectives.entropy_programs import entropy_of_held_rows, entropy_of_rows
 
 if TYPE_CHECKING:
-    from qkv.train.objectives.entropy_of_rows import Measures, Narrow, Targets
+    from qkv.train.objectives.entropy_of_rows import Measures, NarrowSlopes, Targets
 
 _AT_ONCE = 4096  # columns at most that a program takes in one step
 _OF_A_LANE = 8  # columns of a step: a load of 16 bytes in bfloat16
@@ -34,7 +34,7 @@ def differentiate(logits: Tensor, targets: Targets, normaliser: Tensor, gradient
     _run(logits, into, targets, (normaliser, *unused), gradient, measured=False, sloped=True)
 
 
-def measure_and_differentiate(logits: Tensor, targets: Targets, into: Measures, narrow: Narrow | None) -> None:
+def measure_and_differentiate(logits: Tensor, targets: Targets, into: Measures, narrow: NarrowSlopes | None) -> None:
     """As `entropy_of_rows.measure_and_differentiate`."""
     if _can_be_held(logits):
         _run_held(logits, targets, into, narrow)
@@ -49,7 +49,7 @@ def _can_be_held(logits: Tensor) -> bool:
     return narrow and width <= _HELD and not torch.compiler.is_compiling()
 
 
-def _run_held(logits: Tensor, targets: Targets, measures: Measures, narrow: Narrow | None) -> None:
+def _run_held(logits: Tensor, targets: Targets, measures: Measures, narrow: NarrowSlopes | None) -> None:
     rows, width = logits.shape
     if not rows:
         return
@@ -81,7 +81,7 @@ def _run(
     *,
     measured: bool,
     sloped: bool,
-    narrow: Narrow | None = None,
+    narrow: NarrowSlopes | None = None,
 ) -> None:
     rows, width = logits.shape
     if not rows:
@@ -107,11 +107,11 @@ def _run(
     )  # fmt: skip
 
 
-def _bytes(narrow: Narrow | None, others: Tensor) -> Tensor:
+def _bytes(narrow: NarrowSlopes | None, others: Tensor) -> Tensor:
     return others if narrow is None else narrow.slopes.view(torch.int8)
 
 
-def _stride(narrow: Narrow | None) -> int:
+def _stride(narrow: NarrowSlopes | None) -> int:
     return 0 if narrow is None else narrow.slopes.stride(0)
 
 

@@ -23,7 +23,7 @@ from qkv.train.float8.product import product_into
 from qkv.train.float8.rows import both_ways, powers
 from qkv.train.objectives.entropy_of_rows import (
     Measures,
-    Narrow,
+    NarrowSlopes,
     Targets,
     measure,
     measure_and_differentiate,
@@ -126,7 +126,7 @@ class _ToStates(NamedTuple):
     Sums are of all the vocabulary, of which many numbers are small: they are kept wide.
     """
 
-    slopes: Narrow
+    slopes: NarrowSlopes
     across: Tensor  # [d w]
     powers: tuple[Tensor, Tensor]  # of slopes and matrix, [] each
 
@@ -135,7 +135,7 @@ class _ToStates(NamedTuple):
         slopes = matrix.new_empty(rows, len(matrix), dtype=torch.float8_e5m2)
         inverse, power = powers(torch.linalg.vector_norm(matrix, float("inf"), dtype=torch.float32))
         _, across = both_ways(matrix, inverse)
-        return cls(Narrow(slopes, NARROW_TIMES), across, (torch.full_like(power, 1 / NARROW_TIMES), power))
+        return cls(NarrowSlopes(slopes, NARROW_TIMES), across, (torch.full_like(power, 1 / NARROW_TIMES), power))
 
     def fill(self, of_x: Tensor) -> None:
         product_into(of_x, self.slopes.slopes[: len(of_x)], self.across.t(), *self.powers)
