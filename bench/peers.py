@@ -5,7 +5,7 @@ A script names its works and calls `main`. Options of every such script:
     --small          tiny sizes on a CPU, to see that it runs; nothing is timed in earnest or written. With --gpu on the
                      GPU, with --compile compiled: all that a real run does, in less time
     --only NAME      this work alone; what other works have in the file of results stays, if the machine is the same
-    --seconds N      for the whole script (90 if nothing is said): what finds no time is left out and named
+    --seconds N      for the whole script (600 if nothing is said): what finds no time is left out and named
 
 Ours comes first. A peer that is not installed, fails or is compiled for too long is named with its reason; where a
 figure of it is known from elsewhere, that is shown as given, and never counted.
@@ -232,7 +232,7 @@ def main(name: str, works: Works, remarks: Mapping[str, Any]) -> None:
     parser = argparse.ArgumentParser(description=sys.modules["__main__"].__doc__)
     parser.add_argument("--small", action="store_true", help="tiny sizes on a CPU, to see that it runs")
     parser.add_argument("--only", action="append", choices=list(works), help="this work alone; may be said again")
-    parser.add_argument("--seconds", type=float, default=90.0, help="that the whole script may take")
+    parser.add_argument("--seconds", type=float, default=600.0, help="that the whole script may take")
     parser.add_argument("--compile", action="store_true", help="with --small: compile all the same")
     parser.add_argument("--gpu", action="store_true", help="with --small: on the GPU all the same")
     given = parser.parse_args()

@@ -441,11 +441,11 @@ extern "C" __global__ void __launch_bounds__(384, 1) product(
 ) {
     extern __shared__ unsigned char memory[];
     const u32 stages = (address_of(memory) + 1023u) & ~1023u;
-    const u32 rooms = stages + STAGES * STAGE, rows_of_8 = rooms + 8 * ROOMS * ROOM, barriers = rows_of_8 + BESIDE;
+    const u32 rooms = stages + STAGES * STAGE, beside = rooms + 8 * ROOMS * ROOM, barriers = beside + BESIDE;
     const u32 full = barriers, empty = full + 8 * STAGES, turns = empty + 8 * STAGES, reads = turns + 8 * 2,
               done = reads + 8 * 8 * ROOMS;
 #if GAIN
-    const u32 gains = rows_of_8, told = gains + BN * 8, all_told = done + 8;
+    const u32 gains = beside, told = gains + BN * 8, all_told = done + 8;
 #endif
 
     const int group = __shfl_sync(0xffffffffu, threadIdx.x / 128, 0);  // so that the compiler sees that warps agree
@@ -504,7 +504,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) product(
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
         const int turn = group - 1, mine = turn * 4 + warp;
-        const u32 own = rows_of_8 + mine * (BN * 4), own_rooms = rooms + mine * (ROOMS * ROOM);
+        const u32 own = beside + mine * (BN * 4), own_rooms = rooms + mine * (ROOMS * ROOM);
         const u32 own_reads = reads + 8 * mine * ROOMS;
         // Matrices of 8 by 8, two below each other and two beside: a lane names the row lane % 8 of matrix lane / 8.
         const u32 corner = own_rooms + lane % 16 * 128 + (lane / 16 ^ lane % 8) * 16;
@@ -642,7 +642,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) product(
                 for (int w = 0; w < 4; w++) {
                     float one;
                     asm volatile("ld.shared.f32 %0, [%1];" : "=f"(one)
-                                 : "r"(rows_of_8 + (turn * 4 + w) * (BN * 4) + 4 * i) : "memory");
+                                 : "r"(beside + (turn * 4 + w) * (BN * 4) + 4 * i) : "memory");
                     total += one;
                 }
                 if (at.column + i < N) sums[(u64)(at.row / BM) * N + at.column + i] = total;
