@@ -1,6 +1,6 @@
 """Greedy decoding by GPT-2 on a GPU: 124M and XL one text at a time, XL 64 prompts of mixed lengths.
 
-    python bench/gpt2_decoding_gpu.py         # some four minutes: nearly all of it is compiling
+    python bench/gpt2_decoding_gpu.py         # about four minutes: nearly all of it is compiling
     python bench/gpt2_decoding_gpu.py --small
 
 One text: 32 tokens of a prompt, then 256 more. Peers: the reference library's `generate` with its static cache, for

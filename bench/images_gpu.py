@@ -1,6 +1,6 @@
 """ViT on a GPU: inference of ViT-B/16 and ViT-L/16 on 256 pictures, and a training step of ViT-B/16.
 
-    python bench/images_gpu.py                # some five minutes: nearly all of it is compiling
+    python bench/images_gpu.py                # about five minutes: nearly all of it is compiling
     python bench/images_gpu.py --small
 
 The peer is timm's model of the same weights, compiled (for ViT-B also by max-autotune); where timm is not installed,
