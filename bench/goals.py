@@ -9,6 +9,8 @@ from typing import Any
 Rows = list[dict[str, Any]]
 OURS = "qkv"  # what our columns begin with
 BEST = "times the best peer"
+SHARES = ("of the limit", "of what memory allows")  # columns that tell which part of a machine's limit ours reaches
+PRODUCTS, ALONE, TAKES = "time in matrix products", "torch alone, s", "qkv, s"
 
 
 @dataclass(frozen=True)
@@ -72,13 +74,34 @@ def _lines(goal: Goal, rows: Rows) -> Iterator[dict[str, Any]]:
         figure = row.get(goal.column) if goal.column else best_of_ours(row)
         told = "not measured" if not isinstance(figure, int | float) else f"{figure:,g}"
         met = isinstance(figure, int | float) and figure >= goal.least
+        most = _most(row, figure) if isinstance(figure, int | float) else None
         yield {
             "script": goal.results,
             "work": name,
             "goal": goal.told(),
             "measured": told,
             "reached": "yes" if met else "no",
+            "at the limit": "" if most is None else f"{most:,.4g}" if most < 1e4 else f"{most:,.0f}",
+            "where our time goes": "" if met else _spent(row),
         }
+
+
+def _most(row: Mapping[str, Any], figure: float) -> float | None:
+    """What the figure would be if ours took no longer than the machine's limits, or than torch alone, make it take."""
+    for column in SHARES:
+        if row.get(column):
+            return figure / (float(str(row[column]).rstrip("%")) / 100)
+    if row.get(ALONE) and row.get(TAKES, 0) > row[ALONE]:  # without torch it would be another tool
+        return float(figure * row[TAKES] / row[ALONE])
+    return None
+
+
+def _spent(row: Mapping[str, Any]) -> str:
+    if PRODUCTS in row:
+        return f"matrix products {row[PRODUCTS]}"
+    if row.get(ALONE) and TAKES in row:
+        return f"importing torch {row[ALONE] / row[TAKES]:.0%}"
+    return str(row.get("where our time goes", ""))
 
 
 def best_of_ours(row: Mapping[str, Any]) -> float | None:

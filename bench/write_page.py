@@ -113,7 +113,9 @@ TITLES = {
         "How speed goes with size on a GPU",
         "A model of GPT-2's kind as one thing grows at a time. Limits are those of matrix products in training, and of "
         "the bytes of weights and slots in decoding. A point with less than two thirds of the share of the limit "
-        "that the point before it has is called a cliff.",
+        "that the point before it has is called a cliff. There is one, between 4 and 8 rows that are written: up to 4 "
+        "the whole step is one program, which keeps all that it computes inside; for more it is some 100 programs that "
+        "a CUDA graph launches, and those of 8 rows take as long as those of 16.",
     ),
     "cost_gpu": (
         "What `qkv cost` foretells of a training step on a GPU",
@@ -207,8 +209,10 @@ def main() -> None:
     every = {file.stem: json.loads(file.read_text(encoding="utf-8")) for file in sorted(RESULTS.glob("*.json"))}
     rows = beside_goals({name: result["rows"] for name, result in every.items() if name in TITLES})
     aims = (
-        "## What was aimed at\n\nFigures are in the unit of their section below, where its limit, its peers and what "
-        f"our time goes to stand beside them.\n\n{table(rows)}\n\n"
+        "## What was aimed at\n\nFigures are in the unit of their section below, where their peers stand beside them. "
+        "*At the limit* is what the figure would be if we took no longer than the machine's memory and matrix products "
+        "make it, or, from a process's start, than importing torch does: a goal above it cannot be had there. Where a "
+        f"goal was missed, what our time goes to is told.\n\n{table(rows)}\n\n"
     )
     PAGE.write_text(head + aims + "\n".join(sections), encoding="utf-8")
 

@@ -82,7 +82,10 @@ def test_goals_are_held_beside_what_was_measured(bench: Any) -> None:
         {"work": "GPT-2 124M, training step, 32 rows", "qkv": 610_000, "qkv, compiled": "failed: x", "HF": 700_000},
         {"work": "GPT-2 124M, training step in 8 bits, 32 rows", "qkv": 650_000},
     ]
-    starting = [{"case": "BERT fills a gap", "times quicker": 2.8}, {"case": "torch alone"}]
+    starting = [
+        {"case": "BERT fills a gap", "times quicker": 2.8, "qkv, s": 1.25, "torch alone, s": 1.0},
+        {"case": "torch alone"},
+    ]
     goals = bench("goals")
     found = goals.beside_goals({"gpt2_training_gpu": rows, "starting": starting})
     assert [(row["goal"], row["measured"], row["reached"]) for row in found if row["measured"] != "not measured"] == [
@@ -93,6 +96,27 @@ def test_goals_are_held_beside_what_was_measured(bench: Any) -> None:
     missing = [row for row in found if row["measured"] == "not measured"]
     assert len(missing) == len(goals.GOALS) - 3  # what has no row is told of too
     assert {row["reached"] for row in missing} == {"no"}
+
+
+def test_a_missed_goal_is_told_with_the_limit_and_what_our_time_goes_to(bench: Any) -> None:
+    rows = [
+        {"work": "BERT-base, 256 rows", "qkv": 24_000, "of the limit": "75%", "where our time goes": "products 91%"},
+        {"work": "BERT-base, 4,096 sentences", "times the best peer": 3.0, "where our time goes": "none 90%"},
+    ]
+    starting = [
+        {"case": "import qkv; import x", "times quicker": 30.0, "qkv, s": 0.02, "torch alone, s": 1.0},
+        {"case": "BERT fills a gap", "times quicker": 2.8, "qkv, s": 1.25, "torch alone, s": 1.0},
+    ]
+    decoding = [
+        {"by": "qkv, float32", "times HF": 1.2, "of what memory allows": "60%", "time in matrix products": "85%"}
+    ]
+    found = bench("goals").beside_goals({"encoding_gpu": rows, "starting": starting, "gpt2_decoding": decoding})
+    told = {row["work"]: (row["at the limit"], row["where our time goes"]) for row in found}
+    assert told["BERT-base, 256 rows"] == ("32,000", "products 91%")
+    assert told["BERT-base, 4,096 sentences"] == ("", "")  # it was reached, and has no limit
+    assert told["import qkv; import x"] == ("", "")
+    assert told["BERT fills a gap"] == ("3.5", "importing torch 80%")
+    assert told["qkv, float32"] == ("2", "matrix products 85%")
 
 
 def test_what_a_call_is_spent_on(bench: Any) -> None:
