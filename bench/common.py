@@ -27,6 +27,7 @@ from qkv.weights.save import tensors_of
 RESULTS = Path(__file__).parent / "results"
 THREADS = 2
 REST = 0.3  # seconds: Intel's OpenMP spins for 0.2
+PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "mkldnn::_linear", "quantized::linear")
 LARGE = 52_000_000  # numbers: more than any cache of the machines at hand keeps to itself
 
 
@@ -62,6 +63,15 @@ def marian_base(dropout: float = 0.1, vocabulary: int = 58101) -> tuple[MarianMT
     named = tensors_of(ours)
     copy_into(named, to_ours(RULES, reference.state_dict(), named), "the reference")
     return reference, ours
+
+
+def share_of_products(call: Callable[[], object]) -> float:
+    """The part of a call's time on a CPU that goes into matrix products."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        call()
+    events = profile.key_averages()
+    products = sum(event.self_cpu_time_total for event in events if event.key.startswith(PRODUCTS))
+    return float(products / sum(event.self_cpu_time_total for event in events))
 
 
 def interleaved(

@@ -28,7 +28,7 @@ os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")  # some machines
 
 import torch
 from apart import Apart, stay_single
-from common import THREADS, interleaved, read_bandwidth, report
+from common import THREADS, interleaved, read_bandwidth, report, share_of_products
 from gguf_file import without_amx, write_gguf
 from peers import Bench, Disagreement, Missing, absent
 from same_weights import many_bytes, ours_of, parameters_of, reference_of
@@ -60,7 +60,6 @@ ROOT = Path(__file__).parents[1]
 PUBLISHED_MODEL = "smollm2-135m-instruct/SmolLM2-135M-Instruct.Q4_1.gguf"
 TEXTS = ("austen/persuasion.txt", "moby-dick/moby-dick.txt")
 CHARACTERS = 4000  # of each
-PRODUCTS = ("aten::mm", "aten::addmm", "mkldnn::_linear", "quantized::linear")
 Write = Callable[[], list[int]]
 
 
@@ -192,15 +191,6 @@ def perplexities(precisions: tuple[str, ...]) -> dict[str, float]:
 def middle_of(text: str) -> str:
     first = len(text) // 2
     return text[first : first + CHARACTERS]
-
-
-def share_of_products(write: Write) -> float:
-    """The part of a call's time that goes into matrix products."""
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
-        write()
-    events = profile.key_averages()
-    products = sum(event.self_cpu_time_total for event in events if event.key.startswith(PRODUCTS))
-    return float(products / sum(event.self_cpu_time_total for event in events))
 
 
 def versions() -> dict[str, str]:

@@ -35,7 +35,7 @@ step(const i64* table, const u16* words, const u16* places, const i64* ids, cons
     block.by_warp = by_warp, block.moment = moment, block.own = own;
     block.thread = threadIdx.x, block.warp = threadIdx.x / 32, block.lane = threadIdx.x % 32;
 #if TIMED
-    block.stamps = stamps;
+    block.stamps = stamps + blockIdx.x * (5 * LAYERS + 1) * 8;
 #endif
     for (int i = threadIdx.x; i < (LAYERS + 1) * COLUMNS; i += THREADS + 32) pointers[i] = table[i];
     if (threadIdx.x < ROWS) position[threadIdx.x] = positions[threadIdx.x], first[threadIdx.x] = firsts[threadIdx.x];

@@ -1,5 +1,5 @@
 // What a thread that does arithmetic knows of its block: the ring, words of others, and the room for what lies between
-// two phases. A phase is a map or attention; a block that is TIMED notes when it has come how far in each.
+// two phases. A phase is a map or attention; where steps are TIMED a block notes when it has come how far in each.
 
 #pragma once
 
@@ -16,14 +16,14 @@ struct Block {
     Given given;
     Words words;
 #if TIMED
-    i64* stamps;     // [phases 8]
+    i64* stamps;     // of this block [phases 8]
     int phase = 0;
 #endif
 
     __device__ __forceinline__ void stamp(int which) {
 #if TIMED
         // Behind a barrier only what reads memory waits for it; no position is less than 0.
-        if (blockIdx.x == TIMED - 1 && thread == 0 && *(const volatile int*)given.positions >= 0)
+        if (thread == 0 && *(const volatile int*)given.positions >= 0)
             stamps[phase * 8 + which] = clock64();
 #endif
     }
@@ -31,7 +31,7 @@ struct Block {
     __device__ __forceinline__ void end_phase() {
         stamp(5);
 #if TIMED
-        if (blockIdx.x == TIMED - 1 && thread == 0) stamps[phase * 8 + 6] = ring.idle;
+        if (thread == 0) stamps[phase * 8 + 6] = ring.idle;
         ring.idle = 0, phase++;
 #endif
     }

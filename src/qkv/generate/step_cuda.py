@@ -130,8 +130,8 @@ class SingleStep(FusedStep):
     def _read(self) -> None:
         self.program.launch((self.blocks, 1), self.arguments, at_once=True)
 
-    def program_of(self, timed: int = 0) -> cuda.Program:
-        """`timed`: block `timed` - 1 notes when it does what."""
+    def program_of(self, timed: bool = False) -> cuda.Program:
+        """`timed`: blocks note when they do what, into [blocks, phases, 8] in place of the second clock."""
         plan, first = self.plan, self.plan.layers[0]
         room = room_of(plan, self.rows, self.blocks)
         assert room is not None
@@ -145,7 +145,7 @@ class SingleStep(FusedStep):
             "UNDER_WAY": UNDER_WAY,
             "RMS": int(plan.norm.rms), "GATED": int(first.gated), "ACTIVATION": ACTIVATIONS.index(first.activation),
             "ROTARY": int(first.attention.rotary is not None), "PLACED": int(plan.places is not None),
-            "GAP_FROM": first.project.gap[0], "GAP_TO": first.project.gap[1], "TIMED": timed,
+            "GAP_FROM": first.project.gap[0], "GAP_TO": first.project.gap[1], "TIMED": int(timed),
         }  # fmt: skip
         return cuda.program(FILE, "step", tuple(numbers.items()), 32 * (WARPS + 1), room.bytes)
 

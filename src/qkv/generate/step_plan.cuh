@@ -6,8 +6,8 @@
 // Given by #define: ROWS WIDTH HEADS GROUPS HEAD_WIDTH HIDDEN VOCABULARY LAYERS BLOCKS; WIDTH_PIECES
 // ATTENDED_PIECES HIDDEN_PIECES (of a row of each width); STAGE (bytes of a slot) STAGES UNDER_WAY (bytes that are
 // waited for at a time) KEPT (slots of a cache in a unit) SHARES (of a head's slots, at most) LEAST (slots of a share,
-// where there are several) WARPS; RMS GATED ACTIVATION ROTARY PLACED GAP_FROM GAP_TO; TIMED (0, or 1 + the block that
-// notes when it does what).
+// where there are several) WARPS; RMS GATED ACTIVATION ROTARY PLACED GAP_FROM GAP_TO; TIMED (whether
+// blocks note when they do what).
 
 #pragma once
 
