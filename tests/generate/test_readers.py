@@ -73,7 +73,7 @@ def test_texts_are_cut_and_read_some_at_a_time(tokenizer, monkeypatch):
     texts = [" ".join(["the", "cat", "ran"] * (1 + number * 5 % 7)) for number in range(11)]
     expected = torch.stack([encoder.run([text])[0] for text in texts])
     assert encoder.model.in_line
-    for at_once, most in ((3, 8), (100, 8), (4, None)):
+    for at_once, most in ((60, 8), (1000, 8), (100, None)):
         monkeypatch.setattr("qkv.generate.reader.AT_ONCE", at_once)
         torch.testing.assert_close(encoder.run(texts, batch_tokens=most), expected)
     monkeypatch.setattr(type(encoder.model), "in_line", False)
