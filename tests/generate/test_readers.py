@@ -65,6 +65,7 @@ def test_vectors_are_those_of_each_text_alone(tokenizer):
     torch.testing.assert_close(vectors.norm(dim=-1), torch.ones(len(TEXTS)))
     torch.testing.assert_close(use.similarities(TEXTS, TEXTS).diagonal(), torch.ones(len(TEXTS)))
     assert use.run([]).shape == (0, 0)
+    assert not vectors.is_inference()  # others may learn from them
 
 
 def test_texts_are_cut_and_read_some_at_a_time(tokenizer, monkeypatch):
