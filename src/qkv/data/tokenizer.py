@@ -6,6 +6,8 @@ Unless it is asked to, the wrapper adds no special tokens, and text that happens
 import hashlib
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
+from itertools import compress
+from operator import not_
 from pathlib import Path
 from typing import Any
 
@@ -167,8 +169,8 @@ class TextTokenizer(WithRoles):
             with NotText(some):
                 encodings = tokenizer.encode_batch_fast(some, add_special_tokens=special)
             for one in encodings:
-                row = one.ids
-                if self._in_doubt(row, allow_special):
+                row, added = one.ids, one.special_tokens_mask if special else ()
+                if self._in_doubt(row, added, allow_special):
                     row = list(self._admitted(row, one.special_tokens_mask, allow_special))
                 ids.append(row)
         return ids
@@ -237,9 +239,10 @@ class TextTokenizer(WithRoles):
             found = list(encodings_of(tokenizer, inputs, special=special, words=words, windows=windows))
         return [replace(one, ids=tuple(self._admitted(one.ids, one.special, allow_special))) for one in found]
 
-    def _in_doubt(self, ids: Sequence[int], allow_special: bool) -> bool:
-        """Says quickly whether some of the ids may be none that text may give."""
-        return self.notes.known is not None or not (allow_special or self._never_text.isdisjoint(ids))
+    def _in_doubt(self, ids: Sequence[int], added: Sequence[int], allow_special: bool) -> bool:
+        """Says quickly whether some of the ids may be none that text may give; those that were added are not meant."""
+        of_text = compress(ids, map(not_, added)) if added else ids
+        return self.notes.known is not None or not (allow_special or self._never_text.isdisjoint(of_text))
 
     def _admitted(self, ids: Sequence[int], added: Sequence[int], allow_special: bool) -> Sequence[int]:
         """The ids as they are, but what text may not give is unknown: special tokens by the back door of a vocabulary
