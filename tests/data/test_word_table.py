@@ -1,7 +1,10 @@
 """Texts cut by looking up their words: to the token what the library cuts, whatever was met before."""
 
+import re
 from concurrent.futures import ThreadPoolExecutor
+from string import punctuation
 
+import numpy as np
 import pytest
 from tokenizers import AddedToken
 
@@ -10,7 +13,7 @@ from qkv.data.encoding import Limit
 from qkv.data.published_tokenizer import read_tokenizer
 from qkv.data.reading_tokenizer import for_reading
 from qkv.data.tokenizer import TextTokenizer
-from qkv.data.word_table import WordTable, cuts_at_spaces
+from qkv.data.word_table import LETTER, SIGN, SPACE, WordTable, cuts_at_spaces
 from qkv.errors import QkvError
 from tests.data.published_folders import CORPUS, bert_folder
 from tests.data.torture import TORTURE, random_strings
@@ -48,12 +51,12 @@ def test_texts_are_cut_as_the_library_cuts_them(tokenizer, special):
 
 def test_tables_that_are_full_forget(tokenizer, monkeypatch):
     """And slots that many words want, and texts longer than what is looked up at once."""
-    for name, small in {"BITS": 5, "SLOTS": 32, "MOST": 16, "AT_ONCE": 32}.items():
+    for name, small in {"BITS": 6, "SLOTS": 64, "MOST": 16, "AT_ONCE": 32}.items():
         monkeypatch.setattr(word_table, name, small)
     again = TextTokenizer(tokenizer._tokenizer, tokenizer.notes)
     assert lists(again.encode_rows(TEXTS)) == tokenizer.encode(TEXTS)
     assert again._words is not None
-    assert len(again._words._rows) <= 17  # the empty word is none of them
+    assert len(again._words._rows) <= 1 + 16 + len(punctuation)
 
 
 def test_each_word_is_cut_once():
@@ -66,13 +69,16 @@ def test_each_word_is_cut_once():
         asked.extend(words)
         return map(pieces, words)
 
-    table = WordTable(cut, pad=0)
+    kinds = np.full(256, LETTER, np.uint8)
+    kinds[[ord(" "), ord("!"), ord("?")]] = SPACE, SIGN, SIGN
+    table = WordTable(cut, kinds, pad=0)
     long = ["fifteen-letters", "sixteen--letters", "\u0436" * 7, "\u0436" * 8, "l" * 256, "l" * 271, "l"]
-    texts = ["a b a", "", "b  a\x00 " + " ".join(long), "a", " "]
+    texts = ["a b a", "", "b  a\x00 " + " ".join(long), "a!b !?a?", " "]
     for _ in range(2):
         found = lists(table.rows(texts))
-        assert found == [[piece for word in text.split(" ") if word for piece in pieces(word)] for text in texts]
-    assert sorted(asked) == sorted({"a", "b", "a\x00", *long})
+        words = [re.findall("[!?]|[^ !?]+", text) for text in texts]
+        assert found == [[piece for word in some for piece in pieces(word)] for some in words]
+    assert sorted(asked) == sorted({"a", "b", "a\x00", "!", "?", *long})
 
 
 def test_several_threads_share_a_table(tokenizer):
