@@ -136,8 +136,7 @@ class WordTable:
     def _forget(self) -> None:
         # Drawn anew for each table, so that nobody can write words that all want the same slot.
         self._factors = np.random.default_rng().integers(1 << 63, size=2, dtype=np.uint64) * np.uint64(2) + np.uint64(1)
-        self._heads, self._tails = np.zeros((2, SLOTS), np.uint64)
-        self._numbers = np.zeros(SLOTS, np.int64)  # 0, that of no word, where a slot is free
+        self._slots = np.zeros((SLOTS, 3), np.uint64)  # head, tail and number of a word, side by side; 0: free
         self._long: dict[bytes, int] = {}
         self._rows = self._rows_of([()])
 
@@ -158,12 +157,13 @@ class WordTable:
     def _numbers_of(self, words: Words) -> Ints:
         """-1 for a word that is new. [w]"""
         numbers = np.full(len(words.firsts), -1)
-        left, slots = np.arange(len(numbers)), self._slots_of(words)
+        left, places = np.arange(len(numbers)), self._places_of(words)
         while len(left):
-            there = (self._heads[slots] == words.heads[left]) & (self._tails[slots] == words.tails[left])
-            numbers[left[there]] = self._numbers[slots[there]]
-            taken = ~there & (self._tails[slots] != 0)
-            left, slots = left[taken], (slots[taken] + 1) % SLOTS
+            heads, tails, found = self._slots.take(places, axis=0).T
+            there = (heads == words.heads[left]) & (tails == words.tails[left])
+            numbers[left[there]] = found[there]
+            others = ~there & (found != 0)
+            left, places = left[others], (places[others] + 1) % SLOTS
         long = np.flatnonzero(words.lengths > LONGEST)
         numbers[long] = [self._long.get(word, -1) for word in words.some(long).spelled()]
         return numbers
@@ -175,16 +175,15 @@ class WordTable:
         long = np.flatnonzero(words.lengths > LONGEST)
         self._long.update(zip(words.some(long).spelled(), numbers[long].tolist(), strict=True))
         left = np.flatnonzero(words.lengths <= LONGEST)
-        slots = self._slots_of(words)[left]
+        places = self._places_of(words)[left]
+        entries = np.stack([words.heads, words.tails, numbers.astype(np.uint64)], 1)
         while len(left):
-            free = self._tails[slots] == 0
-            # Of several that want one slot the last gets it whole: all of these go through in the same order.
-            for place, value in ((self._heads, words.heads), (self._tails, words.tails), (self._numbers, numbers)):
-                place[slots[free]] = value[left[free]]
-            waits = self._numbers[slots] != numbers[left]
-            left, slots = left[waits], (slots[waits] + 1) % SLOTS
+            free = self._slots[places, 2] == 0
+            self._slots[places[free]] = entries[left[free]]  # of several that want a slot the last gets it
+            waits = self._slots[places, 2] != entries[left, 2]
+            left, places = left[waits], (places[waits] + 1) % SLOTS
 
-    def _slots_of(self, words: Words) -> Ints:
+    def _places_of(self, words: Words) -> Ints:
         """Where the search for each begins. [w]"""
         mixed = words.heads * self._factors[0] + words.tails * self._factors[1]
         return (mixed >> np.uint64(64 - BITS)).astype(np.int64)
