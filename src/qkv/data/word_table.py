@@ -156,16 +156,19 @@ class WordTable:
 
     def _numbers_of(self, words: Words) -> Ints:
         """-1 for a word that is new. [w]"""
-        numbers = np.full(len(words.firsts), -1)
-        left, places = np.arange(len(numbers)), self._places_of(words)
-        while len(left):
-            heads, tails, found = self._slots.take(places, axis=0).T
-            there = (heads == words.heads[left]) & (tails == words.tails[left])
-            numbers[left[there]] = found[there]
-            others = ~there & (found != 0)
-            left, places = left[others], (places[others] + 1) % SLOTS
+        numbers = self._numbers_from(self._places_of(words), words)
         long = np.flatnonzero(words.lengths > LONGEST)
         numbers[long] = [self._long.get(word, -1) for word in words.some(long).spelled()]
+        return numbers
+
+    def _numbers_from(self, places: Ints, words: Words) -> Ints:
+        """The same of short words; where another has a word's slot, it may be in the next one."""
+        heads, tails, found = self._slots.take(places, axis=0).T
+        there = (heads == words.heads) & (tails == words.tails)
+        numbers = np.where(there, found.view(np.int64), -1)
+        others = np.flatnonzero(~there & (found != 0))
+        if len(others):
+            numbers[others] = self._numbers_from((places[others] + 1) % SLOTS, words.some(others))
         return numbers
 
     def _learn(self, new: list[bytes]) -> None:
