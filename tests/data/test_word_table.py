@@ -4,16 +4,15 @@ import re
 from concurrent.futures import ThreadPoolExecutor
 from string import punctuation
 
-import numpy as np
 import pytest
-from tokenizers import AddedToken
+from tokenizers import AddedToken, processors
 
 from qkv.data import word_table
 from qkv.data.encoding import Limit
 from qkv.data.published_tokenizer import read_tokenizer
 from qkv.data.reading_tokenizer import for_reading
 from qkv.data.tokenizer import TextTokenizer
-from qkv.data.word_table import LETTER, SIGN, SPACE, WordTable, cuts_at_spaces
+from qkv.data.word_table import WordTable, cuts_at_spaces
 from qkv.errors import QkvError
 from tests.data.published_folders import CORPUS, bert_folder
 from tests.data.torture import TORTURE, random_strings
@@ -69,9 +68,7 @@ def test_each_word_is_cut_once():
         asked.extend(words)
         return map(pieces, words)
 
-    kinds = np.full(256, LETTER, np.uint8)
-    kinds[[ord(" "), ord("!"), ord("?")]] = SPACE, SIGN, SIGN
-    table = WordTable(cut, kinds, pad=0)
+    table = WordTable(cut, signs="!?", pad=0)
     long = ["fifteen-letters", "sixteen--letters", "\u0436" * 7, "\u0436" * 8, "l" * 256, "l" * 271, "l"]
     texts = ["a b a", "", "b  a\x00 " + " ".join(long), "a!b !?a?", " "]
     for _ in range(2):
@@ -102,6 +99,15 @@ def test_a_token_that_holds_a_space_is_found(tmp_path):
     tokenizer = TextTokenizer(library)
     assert not cuts_at_spaces(library)
     assert lists(tokenizer.encode_rows(["to new york"]))[0][-1] == tokenizer.id_of("new york")
+
+
+def test_a_text_that_stands_twice_is_left_to_the_library(tmp_path):
+    library = read_tokenizer(bert_folder(tmp_path))._tokenizer
+    mark = "[SEP]", library.token_to_id("[SEP]")
+    library.post_processor = processors.TemplateProcessing(single="$A [SEP] $A", special_tokens=[mark])
+    tokenizer = TextTokenizer(library)
+    assert not cuts_at_spaces(library)
+    assert lists(tokenizer.encode_rows(["the cat"], special=True)) == tokenizer.encode(["the cat"], special=True)
 
 
 def test_what_is_no_text_or_leaves_no_room_is_refused(tokenizer):

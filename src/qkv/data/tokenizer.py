@@ -19,7 +19,7 @@ from qkv.data.token_labels import from_byte_level, readable
 from qkv.data.token_roles import LARGEST_VOCABULARY, USUAL_NAMES, TokenizerNotes, WithRoles, cleaned_up, found_roles
 from qkv.data.token_rows import TokenRows
 from qkv.data.tokenizer_files import notes_file, read_object, read_tokenizer_file, write_tokenizer_file
-from qkv.data.word_table import WordTable, cuts_at_spaces, kinds_of_bytes, put_around
+from qkv.data.word_table import WordTable, cuts_at_spaces, put_around, signs_of
 from qkv.errors import QkvError
 
 ENCODED_AT_ONCE = 8192  # texts; bounds what the library holds beside the ids
@@ -184,7 +184,7 @@ class TextTokenizer(WithRoles):
         if few or (limit is not None and limit.stride is not None) or not cuts_at_spaces(tokenizer):
             return TokenRows.from_lists(self.encode(texts, special=special, limit=limit), pad)
         if self._words is None:
-            self._words = WordTable(self.encode, kinds_of_bytes(tokenizer), pad)
+            self._words = WordTable(self.encode, signs_of(tokenizer), pad)
         with NotText(texts):
             rows = self._words.rows(texts)
         if limit is not None:

@@ -23,7 +23,6 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processor
 from qkv.data.token_rows import Ints, TokenRows, offsets_of
 
 Numbers = NDArray[np.uint64]
-Kinds = NDArray[np.uint8]  # [256]: of bytes
 
 CUTTERS = (models.WordPiece, models.WordLevel)  # each word by itself, the same whenever it comes
 APART = (pre_tokenizers.BertPreTokenizer, pre_tokenizers.Whitespace, pre_tokenizers.WhitespaceSplit)
@@ -56,16 +55,26 @@ def cuts_at_spaces(tokenizer: Tokenizer) -> bool:
         and isinstance(tokenizer.post_processor, AROUND)
         and tokenizer.encode_special_tokens
         and all(token.special for token in added)
+        and _stands_once(tokenizer)
     )
 
 
-def kinds_of_bytes(tokenizer: Tokenizer) -> Kinds:
-    """Where a tokenizer that cuts at spaces cuts."""
-    kinds = np.full(256, LETTER, np.uint8)
-    kinds[ord(" ")] = SPACE
-    if isinstance(tokenizer.pre_tokenizer, pre_tokenizers.BertPreTokenizer):
-        kinds[list(punctuation.encode())] = SIGN
-    return kinds
+def _stands_once(tokenizer: Tokenizer) -> bool:
+    """Whether a text is in one piece among what is put around it."""
+    before, behind = put_around(tokenizer)
+    row = [*before, *tokenizer.encode("a", add_special_tokens=False).ids, *behind]
+    return bool(tokenizer.encode("a", add_special_tokens=True).ids == row)
+
+
+def signs_of(tokenizer: Tokenizer) -> str:
+    """Which signs of ASCII are words by themselves to a tokenizer that cuts at spaces."""
+    return punctuation if isinstance(tokenizer.pre_tokenizer, pre_tokenizers.BertPreTokenizer) else ""
+
+
+def kinds_of_bytes(signs: str) -> bytes:
+    """The kind of each of the 256."""
+    known = {ord(" "): SPACE, **dict.fromkeys(signs.encode(), SIGN)}
+    return bytes(known.get(byte, LETTER) for byte in range(256))
 
 
 def put_around(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
@@ -86,8 +95,8 @@ class Words:
     tails: Numbers  # [w]: the next seven, and how many there are in all
 
     @classmethod
-    def of(cls, content: bytes, kinds: Kinds) -> "Words":
-        kind = kinds[np.frombuffer(b" " + content + b" ", np.uint8)]
+    def of(cls, content: bytes, kinds: bytes) -> "Words":
+        kind = np.frombuffer(b" ".join((b"", content, b"")).translate(kinds), np.uint8)
         before, here, behind = kind[:-2], kind[1:-1], kind[2:]
         firsts = np.flatnonzero((here == SIGN) | ((here == LETTER) & (before != LETTER)))
         lasts = np.flatnonzero((here == SIGN) | ((here == LETTER) & (behind != LETTER)))
@@ -110,10 +119,10 @@ class Words:
 class WordTable:
     """What `cut` makes of words, kept for the next time. Serves several threads."""
 
-    def __init__(self, cut: Callable[[list[str]], Iterable[Sequence[int]]], kinds: Kinds, pad: int) -> None:
-        """`kinds` says where `cut` surely cuts."""
+    def __init__(self, cut: Callable[[list[str]], Iterable[Sequence[int]]], signs: str, pad: int) -> None:
+        """`signs` are those that `cut` takes for words by themselves, if there are any."""
         self._rows_of = partial(TokenRows.from_lists, pad=pad)
-        self._cut, self._kinds = cut, kinds
+        self._cut, self._kinds = cut, kinds_of_bytes(signs)
         self._alone = Lock()
         self._forget()
 

@@ -123,12 +123,14 @@ class TextReader(ModelUse):
 
     def _together(self, count: int, parts: Iterable[TextRows], batch_tokens: int | None) -> Tensor:
         """The answers to so many rows, which are vectors. [count d]"""
-        answers = list(self._answered(parts, batch_tokens))
+        answers: list[tuple[Tensor, Tensor]] = []
+        for places, _, answer in self._answered(parts, batch_tokens):
+            answers.append((torch.from_numpy(places), answer))
         if not answers:
             return torch.empty(0, 0)
-        found: Tensor = answers[0][2].new_empty(count, answers[0][2].shape[1])
-        for places, _, answer in answers:
-            found.index_copy_(0, torch.from_numpy(places), answer)
+        found = answers[0][1].new_empty(count, answers[0][1].shape[1])
+        for rows, answer in answers:
+            found.index_copy_(0, rows, answer)
         return found
 
     def _answered(
