@@ -4,6 +4,7 @@ import queue
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, wait
+from contextlib import ExitStack
 from typing import Generic, TypeVar
 
 Item = TypeVar("Item")
@@ -18,10 +19,15 @@ class Ahead(Generic[Item]):
         threading.Thread(target=self._settle, args=(compute,), daemon=True).start()
 
     def _settle(self, compute: Callable[[], Item]) -> None:
-        try:
+        with ExitStack() as stack:
+            stack.push(self._handed_over)
             self._outcome.set_result(compute())
-        except BaseException as error:  # whatever it is, it is for the one who waits
+
+    def _handed_over(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:
+        """Whatever went wrong is for the one who waits, and for nobody else."""
+        if error is not None:
             self._outcome.set_exception(error)
+        return True
 
     def is_done(self, seconds: float) -> bool:
         """Whether it is computed, or went wrong, within so many seconds from now."""
