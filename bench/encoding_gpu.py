@@ -7,7 +7,8 @@ Rows: 256 of 128 ids that are on the GPU; the peer is the reference library's mo
 
 Sentences: 4,096 texts in, one vector each out, so cutting texts into tokens counts. Their lengths are those of the
 sentences of Moby-Dick, by BERT's vocabulary; their words are made up, as the weights are. Ours is
-`qkv.load(…, precision="bfloat16").run`, which reads them without padding.
+`qkv.load(…, precision="bfloat16").run`, which reads them without padding. It keeps the words that it has met
+(`data/word_table.py`), which are all of them in the calls that are timed; of running text some would be new.
 The peer is sentence-transformers with the batches it makes itself and with larger ones; where it is not installed, the
 reference library's model over texts sorted by length, in batches of 128, which is what that one does inside.
 """

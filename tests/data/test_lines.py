@@ -13,9 +13,8 @@ TEXTS = [[1, 2, 3], [4], [5, 6, 7, 8], [9, 10], [11, 12, 13], [14, 15]]
 
 
 def rows(segments: bool = False) -> TextRows:
-    plain = TextRows.from_ids(TEXTS, np.array([10, 11, 12, 13, 14, 15]), pad=0)
     beside = TokenRows.from_lists([[token % 2 for token in text] for text in TEXTS], 0)
-    return TextRows(plain.tokens, beside if segments else None, plain.original)
+    return TextRows(TokenRows.from_lists(TEXTS, 0), beside if segments else None, np.arange(10, 16))
 
 
 @pytest.mark.parametrize("most", [1, 4, 6, 100])

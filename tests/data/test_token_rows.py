@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from qkv.data.token_rows import TokenRows, places_of
+from qkv.data.token_rows import TokenRows, places_of, stretches_of
 
 ROWS = [[5, 6, 7], [], [8], [9, 10, 11, 12, 13]]
 
@@ -42,3 +42,16 @@ def test_rows_joined_and_padded_with_filler():
 
 def test_places_of_stretches():
     assert places_of(np.array([5, 0, 7]), np.array([2, 3, 0])).tolist() == [5, 6, 0, 1, 2]
+
+
+@pytest.mark.parametrize("most", [0, 2, 5])
+@pytest.mark.parametrize(("before", "behind"), [((), ()), ((1,), (2,)), ((1, 2), ()), ((), (3, 4))])
+def test_rows_are_shortened_and_framed(most, before, behind):
+    rows = TokenRows.from_lists(ROWS, pad=9).shortened(most).between(before, behind)
+    assert [rows[i] for i in range(4)] == [[*before, *row[:most], *behind] for row in ROWS]
+    assert (rows.pad, rows.ids.dtype) == (9, np.int32)
+
+
+def test_stretches_hold_no_more_than_asked_for_but_what_is_larger_alone():
+    assert list(stretches_of(np.array([7, 2, 2, 0, 2, 1]), 4)) == [(0, 1), (1, 4), (4, 6)]
+    assert list(stretches_of(np.array([], np.int64), 4)) == []

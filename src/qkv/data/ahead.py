@@ -3,7 +3,8 @@
 import queue
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from multiprocessing.pool import ThreadPool
+from concurrent.futures import Future, wait
+from contextlib import ExitStack
 from typing import Generic, TypeVar
 
 Item = TypeVar("Item")
@@ -13,17 +14,27 @@ class Ahead(Generic[Item]):
     """A value being computed in the background; `result()` waits for it, and raises what its computation raised."""
 
     def __init__(self, compute: Callable[[], Item]):
-        pool = ThreadPool(1)  # its thread is a daemon: an interrupted program does not wait for it
-        self._outcome = pool.apply_async(compute)
-        pool.close()
+        self._outcome: Future[Item] = Future()
+        # A daemon, so that an interrupted program does not wait for it; a pool would take milliseconds to begin.
+        threading.Thread(target=self._settle, args=(compute,), daemon=True).start()
+
+    def _settle(self, compute: Callable[[], Item]) -> None:
+        with ExitStack() as stack:
+            stack.push(self._handed_over)
+            self._outcome.set_result(compute())
+
+    def _handed_over(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:
+        """Whatever went wrong is for the one who waits, and for nobody else."""
+        if error is not None:
+            self._outcome.set_exception(error)
+        return True
 
     def is_done(self, seconds: float) -> bool:
         """Whether it is computed, or went wrong, within so many seconds from now."""
-        self._outcome.wait(seconds)
-        return self._outcome.ready()
+        return bool(wait((self._outcome,), seconds).done)
 
     def result(self) -> Item:
-        return self._outcome.get()
+        return self._outcome.result()
 
 
 def prefetched(items: Iterable[Item], depth: int) -> Iterator[Item]:

@@ -90,8 +90,8 @@ def is_text(value: object) -> bool:
         return False
 
 
-def limited(tokenizer: Tokenizer, limit: Limit, special: bool, pairs: bool) -> Tokenizer:
-    """The same tokenizer, cutting to a limit; the one given stays as it is."""
+def room_of(tokenizer: Tokenizer, limit: Limit, special: bool, pairs: bool) -> int:
+    """How many tokens a limit leaves to texts."""
     added = tokenizer.num_special_tokens_to_add(pairs) if special else 0
     room = limit.length - added
     if room < 1 or (limit.stride is not None and limit.stride >= room):
@@ -101,6 +101,12 @@ def limited(tokenizer: Tokenizer, limit: Limit, special: bool, pairs: bool) -> T
         )
     if limit.cut == "second" and not pairs:
         raise QkvError("Only pairs of texts can be cut in the second one: for single texts cut the longest.")
+    return room
+
+
+def limited(tokenizer: Tokenizer, limit: Limit, special: bool, pairs: bool) -> Tokenizer:
+    """The same tokenizer, cutting to a limit; the one given stays as it is."""
+    room_of(tokenizer, limit, special, pairs)
     cutting = twin(tokenizer)
     cutting.enable_truncation(limit.length, stride=limit.stride or 0, strategy=CUTS[limit.cut])
     return cutting

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from qkv.data.rows import TensorBatch
 from qkv.data.text_rows import TextRows
-from qkv.data.token_rows import Ints, offsets_of, places_of
+from qkv.data.token_rows import Ints, offsets_of, places_of, stretches_of
 
 
 @dataclass(frozen=True)
@@ -34,14 +34,9 @@ def line_batches(rows: TextRows, most: int) -> Iterator[tuple[Ints, LineBatch]]:
     """
     lengths = rows.tokens.lengths
     order = np.argsort(-lengths, kind="stable")
-    ends = np.cumsum(lengths[order])
-    first = 0
-    while first < len(order):
-        before = ends[first - 1] if first else 0
-        last = max(first + 1, int(np.searchsorted(ends, before + most, side="right")))
+    for first, last in stretches_of(lengths[order], most):
         chosen = order[first:last]
         yield rows.original[chosen], line_batch(rows, chosen)
-        first = last
 
 
 def line_batch(rows: TextRows, chosen: Ints) -> LineBatch:

@@ -3,7 +3,7 @@
 Shapes: b rows of a batch, s slots, n rows of the data set.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Self, TypedDict
 
@@ -52,11 +52,6 @@ class TextRows:
         segments = TokenRows.from_lists((encoding.segments for encoding in encodings), 0)
         original = np.array([encoding.row for encoding in encodings])
         return cls(tokens, segments if segments.ids.any() else None, original)
-
-    @classmethod
-    def from_ids(cls, ids: Sequence[Sequence[int]], original: Ints, *, pad: int) -> "TextRows":
-        """Single texts of which nothing is known but their tokens."""
-        return cls(TokenRows.from_lists(ids, pad), None, original)
 
     def without_segments(self) -> "TextRows":
         """The same texts for a model that cannot tell segments apart."""

@@ -3,7 +3,7 @@
 Shapes: n rows, b rows of a batch, w width of a batch.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -22,6 +22,17 @@ def places_of(firsts: Ints, lengths: Ints) -> Ints:
     """All places of many stretches, one stretch after the other: first, first + 1, ... of each."""
     offsets = offsets_of(lengths)
     return np.repeat(firsts - offsets[:-1], lengths) + np.arange(offsets[-1])
+
+
+def stretches_of(sizes: Ints, most: int) -> Iterator[tuple[int, int]]:
+    """(first, last) of stretches that together hold `most` at most, or one that alone is larger. [n]"""
+    ends = np.cumsum(sizes)
+    first = 0
+    while first < len(ends):
+        before = ends[first - 1] if first else 0
+        last = max(first + 1, int(np.searchsorted(ends, before + most, side="right")))
+        yield first, last
+        first = last
 
 
 @dataclass(frozen=True)
@@ -63,6 +74,28 @@ class TokenRows:
         """Some of the rows, in the order that is given."""
         lengths = self.lengths_of(rows)
         return TokenRows(self.ids[places_of(self.offsets[rows], lengths)], offsets_of(lengths), self.pad)
+
+    def shortened(self, most: int) -> "TokenRows":
+        """Of each row its first ids, so many at most."""
+        lengths = self.lengths
+        if not len(lengths) or lengths.max() <= most:
+            return self
+        lengths = np.minimum(lengths, most)
+        return TokenRows(self.ids[places_of(self.offsets[:-1], lengths)], offsets_of(lengths), self.pad)
+
+    def between(self, before: Sequence[int], behind: Sequence[int]) -> "TokenRows":
+        """Each row with these ids around it."""
+        added = len(before) + len(behind)
+        if not added:
+            return self
+        offsets = self.offsets + added * np.arange(len(self.offsets))
+        ids = np.empty(offsets[-1], np.int32)
+        ids[places_of(offsets[:-1] + len(before), self.lengths)] = self.ids
+        for place, token in enumerate(before):
+            ids[offsets[:-1] + place] = token
+        for place, token in enumerate(behind):
+            ids[offsets[1:] - len(behind) + place] = token
+        return TokenRows(ids, offsets, self.pad)
 
     def padded(self, rows: Ints, lengths: Ints, width: int) -> Ints:
         """The first `lengths` ids of each of these rows, padded on the right to `width`."""

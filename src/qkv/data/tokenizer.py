@@ -6,19 +6,24 @@ Unless it is asked to, the wrapper adds no special tokens, and text that happens
 import hashlib
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
+from itertools import compress
+from operator import not_
 from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer, models
 
-from qkv.data.encoding import Encoding, Limit, NotText, check_texts, deaf_to, encodings_of, limited, twin
+from qkv.data.encoding import Encoding, Limit, NotText, check_texts, deaf_to, encodings_of, limited, room_of, twin
 from qkv.data.token_kinds import KINDS
 from qkv.data.token_labels import from_byte_level, readable
 from qkv.data.token_roles import LARGEST_VOCABULARY, USUAL_NAMES, TokenizerNotes, WithRoles, cleaned_up, found_roles
+from qkv.data.token_rows import TokenRows
 from qkv.data.tokenizer_files import notes_file, read_object, read_tokenizer_file, write_tokenizer_file
+from qkv.data.word_table import WordTable, cuts_at_spaces, put_around, signs_of
 from qkv.errors import QkvError
 
 ENCODED_AT_ONCE = 8192  # texts; bounds what the library holds beside the ids
+ENOUGH = 1024  # characters from which on looking words up is worth its beginning
 
 
 class TextTokenizer(WithRoles):
@@ -46,6 +51,7 @@ class TextTokenizer(WithRoles):
         self._tokenizer = tokenizer
         self._with_dropout: dict[float, Tokenizer] = {}
         self._deaf: Tokenizer | None = None
+        self._words: WordTable | None = None
         self._obeying: Tokenizer | None = None
         self._ids = {role: vocabulary[token] for role, token in self.roles.items()}
         added = tokenizer.get_added_tokens_decoder().items()
@@ -163,11 +169,27 @@ class TextTokenizer(WithRoles):
             with NotText(some):
                 encodings = tokenizer.encode_batch_fast(some, add_special_tokens=special)
             for one in encodings:
-                row = one.ids
-                if self._in_doubt(row, allow_special):
+                row, added = one.ids, one.special_tokens_mask if special else ()
+                if self._in_doubt(row, added, allow_special):
                     row = list(self._admitted(row, one.special_tokens_mask, allow_special))
                 ids.append(row)
         return ids
+
+    def encode_rows(self, texts: Sequence[str], *, special: bool = False, limit: Limit | None = None) -> TokenRows:
+        """The same ids as `encode` gives, flat: for many texts, of which most words were met before."""
+        texts = check_texts(texts)
+        pad = self.pad if self.has("pad") else 0
+        tokenizer = self._reader(allow_special=False)
+        few = sum(map(len, texts)) < ENOUGH
+        if few or (limit is not None and limit.stride is not None) or not cuts_at_spaces(tokenizer):
+            return TokenRows.from_lists(self.encode(texts, special=special, limit=limit), pad)
+        if self._words is None:
+            self._words = WordTable(self.encode, signs_of(tokenizer), pad)
+        with NotText(texts):
+            rows = self._words.rows(texts)
+        if limit is not None:
+            rows = rows.shortened(room_of(tokenizer, limit, special, pairs=False))
+        return rows.between(*put_around(tokenizer)) if special else rows
 
     def encodings(
         self, texts: Sequence[str], *, special: bool = True, allow_special: bool = False, limit: Limit | None = None
@@ -217,9 +239,10 @@ class TextTokenizer(WithRoles):
             found = list(encodings_of(tokenizer, inputs, special=special, words=words, windows=windows))
         return [replace(one, ids=tuple(self._admitted(one.ids, one.special, allow_special))) for one in found]
 
-    def _in_doubt(self, ids: Sequence[int], allow_special: bool) -> bool:
-        """Says quickly whether some of the ids may be none that text may give."""
-        return self.notes.known is not None or not (allow_special or self._never_text.isdisjoint(ids))
+    def _in_doubt(self, ids: Sequence[int], added: Sequence[int], allow_special: bool) -> bool:
+        """Says quickly whether some of the ids may be none that text may give; those that were added are not meant."""
+        of_text = compress(ids, map(not_, added)) if added else ids
+        return self.notes.known is not None or not (allow_special or self._never_text.isdisjoint(of_text))
 
     def _admitted(self, ids: Sequence[int], added: Sequence[int], allow_special: bool) -> Sequence[int]:
         """The ids as they are, but what text may not give is unknown: special tokens by the back door of a vocabulary

@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from qkv.data.batches import ordered_batches
 from qkv.data.encoding import Encoding, Limit, check_texts
 from qkv.data.lines import LineBatch, line_batches
 from qkv.data.text_rows import TextBatch, TextRows
-from qkv.data.token_rows import Ints
+from qkv.data.token_rows import Ints, TokenRows, stretches_of
 from qkv.data.tokenizer import TextTokenizer
 from qkv.errors import QkvError, QkvWarning
 from qkv.generate.use import ModelUse, answered
@@ -28,7 +30,7 @@ from qkv.weights.save import save_model
 TOKENIZER_FILE = "tokenizer.json"
 BATCH_TOKENS = 2048  # read together on a CPU: what is between two products stays near it
 BATCH_TOKENS_ON_GPU = 32_768  # enough to keep it busier than the host that tells it what to do
-AT_ONCE = 1024  # texts that are cut into tokens while the model reads those before them
+AT_ONCE = 1 << 17  # characters that are cut into tokens, a batch or so, while the model reads what was cut before
 
 
 class TextReader(ModelUse):
@@ -78,47 +80,79 @@ class TextReader(ModelUse):
         if seconds is not None:
             return self.answers(self.encodings(texts, seconds), batch_tokens)
         texts = check_texts(texts)
-        order = np.argsort([-len(text) for text in texts], kind="stable")
-        parts = (order[first : first + AT_ONCE] for first in range(0, len(order), AT_ONCE))
-        return self._found(len(texts), (self._rows_of(texts, some) for some in parts), batch_tokens)
+        return self._found(len(texts), self._parts(texts), batch_tokens)
 
-    def ids(self, texts: Sequence[str]) -> list[list[int]]:
+    def vectors(
+        self, texts: Sequence[str], seconds: Sequence[str] | None = None, batch_tokens: int | None = None
+    ) -> Tensor:
+        """The same of heads that answer with a vector, all in one: no text costs the host anything by itself. [n d]"""
+        texts = check_texts(texts)
+        parts = self._parts(texts) if seconds is None else self._whole(self.encodings(texts, seconds))
+        return self._together(len(texts), parts, batch_tokens)
+
+    def ids(self, texts: Sequence[str]) -> TokenRows:
         """The tokens of texts, as the model reads them; what is longer is cut."""
-        return self.tokenizer.encode(texts, special=True, limit=self.limit())
+        return self.tokenizer.encode_rows(texts, special=True, limit=self.limit())
 
     def answers(self, encodings: Sequence[Encoding], batch_tokens: int | None = None) -> list[Any]:
         """What the head says of each row, on the CPU, of the row's own tokens where it speaks of tokens.
 
         At most `batch_tokens` are read together; None: as many as suit the device.
         """
-        if not encodings:
-            return []
-        rows = replace(self.rows(encodings), original=np.arange(len(encodings)))
-        return self._found(len(encodings), [rows], batch_tokens)
+        return self._found(len(encodings), self._whole(encodings), batch_tokens)
 
-    def _rows_of(self, texts: Sequence[str], places: Ints) -> TextRows:
-        pad = self.tokenizer.pad if self.tokenizer.has("pad") else 0
-        return TextRows.from_ids(self.ids([texts[place] for place in places]), places, pad=pad)
+    def _parts(self, texts: Sequence[str]) -> Iterator[TextRows]:
+        """Texts as rows, some at a time, long ones first."""
+        sizes = np.fromiter(map(len, texts), np.int64, len(texts))
+        order = np.argsort(-sizes, kind="stable")
+        for first, last in stretches_of(sizes[order], AT_ONCE):
+            places = order[first:last]
+            yield TextRows(self.ids([texts[place] for place in places.tolist()]), None, places)
+
+    def _whole(self, encodings: Sequence[Encoding]) -> list[TextRows]:
+        """All as one part, if there are any."""
+        return [replace(self.rows(encodings), original=np.arange(len(encodings)))] if encodings else []
 
     def _found(self, count: int, parts: Iterable[TextRows], batch_tokens: int | None) -> list[Any]:
-        """The answers to so many rows, which come in parts."""
+        """The answers to so many rows, each by itself."""
+        found: list[Any] = [None] * count
+        for places, batch, output in self._answered(parts, batch_tokens):
+            for place, answer in zip(places.tolist(), _rows(output, batch), strict=True):
+                found[place] = answer
+        return found
+
+    def _together(self, count: int, parts: Iterable[TextRows], batch_tokens: int | None) -> Tensor:
+        """The answers to so many rows, which are vectors. [count d]"""
+        answers: list[tuple[Tensor, Tensor]] = []
+        for places, _, answer in self._answered(parts, batch_tokens):
+            answers.append((torch.from_numpy(places), answer))
+        if not answers:
+            return torch.empty(0, 0)
+        found = answers[0][1].new_empty(count, answers[0][1].shape[1])
+        for rows, answer in answers:
+            found.index_copy_(0, rows, answer)
+        return found
+
+    def _answered(
+        self, parts: Iterable[TextRows], batch_tokens: int | None
+    ) -> Iterator[tuple[Ints, LineBatch | TextBatch, Any]]:
+        """What is said of rows that come in parts, batch after batch, with the places of its rows."""
         device = next(self.model.parameters()).device
         most = batch_tokens or (BATCH_TOKENS_ON_GPU if device.type == "cuda" else BATCH_TOKENS)
         in_line, doubt = self.model.in_line, Doubt(self.tokenizer)
 
-        def batches() -> Iterator[tuple[list[int], LineBatch | TextBatch]]:
+        def batches() -> Iterator[tuple[list[Ints], LineBatch | TextBatch]]:
             for rows in parts:
                 doubt.count(rows)
                 longest = max(most, int(rows.tokens.lengths.max()))
                 made = line_batches(rows, longest) if in_line else ordered_batches(rows, longest)
                 for places, batch in made:
-                    yield places.tolist(), batch.pin_memory() if device.type == "cuda" else batch
+                    yield [places], batch.pin_memory() if device.type == "cuda" else batch
 
-        found: list[Any] = [None] * count
-        for place, answer in answered(self.model, batches(), self._ask, _rows):
-            found[place] = answer
+        together = answered(self.model, batches(), self._ask, lambda output, batch: [(batch, output)])
+        for places, (batch, output) in together:
+            yield places, batch, output
         doubt.tell()
-        return found
 
     def _ask(self, batch: LineBatch | TextBatch) -> Any:
         moved = batch.to(next(self.model.parameters()).device)
@@ -161,7 +195,7 @@ class Doubt:
                 ": are they of the kind it reads? One of molecules may need --split smiles, in Python "
                 'load(…, split="smiles").',
                 QkvWarning,
-                stacklevel=5,
+                stacklevel=6,
             )
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from qkv.data.answers import FoundAnswer, find_answers
 from qkv.data.encoding import Encoding, Limit, check_texts
+from qkv.data.token_rows import TokenRows
 from qkv.data.tokenizer import TextTokenizer
 from qkv.errors import QkvError
 from qkv.generate.reader import BATCH_TOKENS, TextReader
@@ -50,8 +51,7 @@ class Classifier(TextReader):
     ) -> list[Labelled]:
         """The label of each text; with `seconds`, of each pair. What is longer than the model reads is cut."""
         labels = self.model.head_choice.labels
-        answers = self.read(texts, seconds, batch_tokens)
-        return [Labelled.of(labels, logits.softmax(-1)) for logits in answers]
+        return [Labelled.of(labels, shares) for shares in self.vectors(texts, seconds, batch_tokens).softmax(-1)]
 
 
 class Rater(TextReader):
@@ -68,7 +68,8 @@ class Rater(TextReader):
         self, texts: Sequence[str], seconds: Sequence[str] | None = None, *, batch_tokens: int | None = None
     ) -> list[float]:
         """The number of each text; with `seconds`, of each pair. What is longer than the model reads is cut."""
-        return [float(value) for value in self.read(texts, seconds, batch_tokens)]
+        found: list[float] = self.vectors(texts, seconds, batch_tokens).flatten().tolist()
+        return found
 
 
 def rates(model: TextModel) -> bool:
@@ -174,7 +175,7 @@ class SentenceEncoder(TextReader):
     def encodings(self, texts: Sequence[str], seconds: Sequence[str] | None = None) -> list[Encoding]:
         return super().encodings(self._lowered(texts), seconds)
 
-    def ids(self, texts: Sequence[str]) -> list[list[int]]:
+    def ids(self, texts: Sequence[str]) -> TokenRows:
         return super().ids(self._lowered(texts))
 
     def _lowered(self, texts: Sequence[str]) -> Sequence[str]:
@@ -186,8 +187,7 @@ class SentenceEncoder(TextReader):
 
     def run(self, texts: Sequence[str], *, batch_tokens: int | None = None) -> Tensor:
         """[texts d]. What is longer than is read is cut."""
-        vectors = self.read(texts, batch_tokens=batch_tokens)
-        return torch.stack(vectors) if vectors else torch.empty(0, 0)
+        return self.vectors(texts, batch_tokens=batch_tokens)
 
     def similarities(self, first: Sequence[str], second: Sequence[str]) -> Tensor:
         """The cosine of the angle between each of the first texts and each of the second. [first second]"""

@@ -31,7 +31,7 @@ class Describer(TextReader):
 
     def run(self, texts: Sequence[str], *, batch_tokens: int | None = None) -> Tensor:
         """Of length 1; what is longer than the model reads is cut. [t j]"""
-        return F.normalize(torch.stack(self.read(texts, batch_tokens=batch_tokens)), dim=-1)
+        return F.normalize(self.vectors(texts, batch_tokens=batch_tokens), dim=-1)
 
 
 class ZeroShot:

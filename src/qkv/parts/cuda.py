@@ -92,6 +92,7 @@ class Program:
         from cuda.bindings import driver
 
         self.threads, self.shared = threads, shared
+        self._clusters: dict[int, int] = {}  # that can run at once, by how many blocks they have
         self.function = _done(driver.cuModuleGetFunction(_module(file, numbers, _architecture()), name.encode()))
         limit = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
         _done(driver.cuFuncSetAttribute(self.function, limit, shared))
@@ -119,11 +120,13 @@ class Program:
 
     def clusters_at_once(self, cluster: int) -> int:
         """How many clusters of so many blocks can run: their blocks are neighbours, so processors may be left over."""
-        asked, found = self.prepared((cluster, 1), (), cluster=cluster), ctypes.c_int()
-        status = _driver().cuOccupancyMaxActiveClusters(ctypes.byref(found), asked.given[1], asked.given[0])
-        if status != 0 or found.value < 1:
-            raise QkvError(f"CUDA cannot run a cluster of {cluster} blocks: error {status}.")
-        return found.value
+        if cluster not in self._clusters:
+            asked, found = self.prepared((cluster, 1), (), cluster=cluster), ctypes.c_int()
+            status = _driver().cuOccupancyMaxActiveClusters(ctypes.byref(found), asked.given[1], asked.given[0])
+            if status != 0 or found.value < 1:
+                raise QkvError(f"CUDA cannot run a cluster of {cluster} blocks: error {status}.")
+            self._clusters[cluster] = found.value
+        return self._clusters[cluster]
 
     def launch(self, grid: tuple[int, int], arguments: tuple[Argument, ...], **how: Any) -> None:
         """Once, on the current stream."""
