@@ -6,9 +6,9 @@
 Rows: 256 of 128 ids that are on the GPU; the peer is the reference library's model, as it is and compiled.
 
 Sentences: 4,096 texts in, one vector each out, so cutting texts into tokens counts. Their lengths are those of the
-sentences of Moby-Dick, by BERT's vocabulary; their words are made up, as the weights are. Ours is
-`qkv.load(…, precision="bfloat16").run`, which reads them without padding. It keeps the words that it has met
-(`data/word_table.py`), which are all of them in the calls that are timed; of running text some would be new.
+sentences of Moby-Dick, by BERT's vocabulary; their words are made up, as the weights are. Each call has texts of its
+own, and of their words one in 30 has not been met before, as in running text: ours keeps words (`data/word_table.py`).
+Ours is `qkv.load(…, precision="bfloat16").run`, which reads them without padding.
 The peer is sentence-transformers with the batches it makes itself and with larger ones; where it is not installed, the
 reference library's model over texts sorted by length, in batches of 128, which is what that one does inside.
 """
@@ -19,6 +19,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
+from itertools import cycle
 from typing import Any
 
 import numpy as np
@@ -40,6 +41,7 @@ from qkv.weights.published import save_published
 TINY = {"vocabulary": 200, "positions": 64, "width": 48, "hidden": 96, "heads": 3, "layers": 2}
 MINILM = replace(SIZES["base"], width=384, hidden=1536, layers=6)
 ROWS, LENGTH, TEXTS, TOGETHER = 256, 128, 4096, 128
+CALLS, NEW = 22, 30  # lists of texts, more than are timed; one word in so many is new
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 # Tokens of the 8,891 sentences of Moby-Dick, [CLS] and [SEP] among them: the bounds of 32 parts of as many sentences.
 # The longest has 529; the last bound is such that the mean is the book's, 35.
@@ -92,8 +94,7 @@ def sentences(bench: Bench, named: str, published: BertSizes) -> Work:
     (folder / "vocab.txt").write_text("\n".join([*SPECIAL, *words]) + "\n", encoding="utf-8")
     write_json(folder / "tokenizer_config.json", {"tokenizer_class": "BertTokenizer", "do_lower_case": True})
     lengths = drawn_lengths(bench.pick(TEXTS, 12), sizes.positions)
-    draw = np.random.default_rng(3)
-    texts = [" ".join(words[number] for number in draw.integers(len(words), size=each - 2)) for each in lengths]
+    every = [drawn_texts(words, lengths, call) for call in range(bench.pick(CALLS, 2))]
     exact = qkv.load(folder, device=bench.device.type)
     fallback = SortedBatches(folder, bench)
     missing = absent("sentence_transformers")
@@ -105,33 +106,38 @@ def sentences(bench: Bench, named: str, published: BertSizes) -> Work:
         return vectors
 
     def agreement() -> str:
-        few = texts[:64]
+        few = every[0][:64]
         others = {"HF": fallback.run(few)} if library is None else {"sentence-transformers": encode(few).cpu()}
         return agree({"qkv": exact.run(few), **others})
 
     def ours(stack: ExitStack) -> Call:
         encoder = qkv.load(folder, device=bench.device.type, precision="bfloat16")
-        return lambda: encoder.run(texts)
+        return one_by_one(encoder.run)
 
-    def narrow(model: Any, call: Callable[[], object]) -> Make:
+    def one_by_one(run: Callable[[list[str]], object]) -> Call:
+        """At each call the next texts."""
+        coming = cycle(every)
+        return lambda: run(next(coming))
+
+    def narrow(model: Any, run: Callable[[list[str]], object]) -> Make:
         def make(stack: ExitStack) -> Call:
             model.to(NARROW)
-            return call
+            return one_by_one(run)
 
         return make
 
-    peers = {"HF, sorted batches": narrow(fallback.model, lambda: fallback.run(texts))}
+    peers = {"HF, sorted batches": narrow(fallback.model, fallback.run)}
     if missing is not None:
         peers["sentence-transformers"] = without(missing)
     else:
         peers = {
-            "sentence-transformers": narrow(library, lambda: encode(texts)),
-            f"sentence-transformers, {TOGETHER} together": narrow(library, lambda: encode(texts, batch_size=TOGETHER)),
+            "sentence-transformers": narrow(library, encode),
+            f"sentence-transformers, {TOGETHER} together": narrow(library, partial(encode, batch_size=TOGETHER)),
         }
     return Work(
-        title=f"{named}, {len(texts):,} sentences of mixed lengths, {np.mean(lengths):.0f} tokens each",
+        title=f"{named}, {len(lengths):,} sentences of mixed lengths, {np.mean(lengths):.0f} tokens each",
         unit="sentences/s",
-        amount=len(texts),
+        amount=len(lengths),
         ours={"qkv": ours},
         peers=peers,
         agreement=agreement,
@@ -172,6 +178,18 @@ def _sentence_transformer(folder: Any, bench: Bench) -> Any:
 
 def sizes_of(bench: Bench, published: BertSizes) -> BertSizes:
     return replace(published, **(TINY if bench.small else {}))
+
+
+def drawn_texts(words: list[str], lengths: list[int], call: int) -> list[str]:
+    """Texts of so many tokens, two of which are put around them. A word in NEW is none that another call has."""
+    draw, drawn = np.random.default_rng((3, call)), np.array(words, dtype=object)
+    texts = []
+    for length in lengths:
+        of_text = drawn[draw.integers(len(words), size=length - 2)]
+        new = draw.random(len(of_text)) < 1 / NEW
+        of_text[new] += f"x{call}"  # unknown, so that it is one token too
+        texts.append(" ".join(of_text))
+    return texts
 
 
 def drawn_lengths(count: int, longest: int) -> list[int]:

@@ -2,12 +2,13 @@
 
     python bench/scaling_gpu.py          # about 100 s
     python bench/scaling_gpu.py --small  # tiny, on a CPU, to see that it runs; writes nothing
-    python bench/scaling_gpu.py --only "training, by length"  # writes nothing
+    python bench/scaling_gpu.py --only "training, by length"  # other curves of the same machine stay as they are
 
 A model of GPT-2's kind, 124M where nothing else is said, in bfloat16; steps of training are streamed and recorded, as
-they are by default. Every point stands beside what the machine's limits allow: the matrix products of a training step at the speed
-of a product of 8192² numbers, or the bytes of weights and slots that a token reads at the speed of a copy. A point that
-reaches less than two thirds of its left neighbour's share of the limit is called a cliff, and has to be explained.
+they are by default. Every point stands beside what the machine's limits allow: the matrix products of a training step
+at the speed of a product of 8192² numbers, or the bytes of weights and slots that a token reads at the speed of a copy.
+A point that reaches less than two thirds of its left neighbour's share of the limit is called a cliff, and has to be
+explained.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from typing import Any
 
 import torch
 from gpt2_training_gpu import HEAD, PLAIN, our_step
-from gpu import limits, machine, milliseconds, report
+from gpu import RESULTS, limits, machine, milliseconds, report
 from peers import Bench, clear, rounded
 from same_weights import NARROW, many_bytes, operations, ours_of, parameters_of
 
@@ -171,6 +172,14 @@ def measured(name: str, bench: Bench) -> list[dict[str, Any]]:
     return rows
 
 
+def beside_others(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """New rows, and those of the last results that are of other curves and came about on the same machine."""
+    file, new = RESULTS / "scaling_gpu.json", {row["curve"] for row in rows}
+    before = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {"machine": None}
+    kept = [row for row in before["rows"] if row["curve"] not in new] if before["machine"] == machine() else []
+    return sorted([*kept, *rows], key=lambda row: list(CURVES).index(row["curve"]))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--small", action="store_true", help="tiny sizes on a CPU, to see that it runs")
@@ -182,10 +191,10 @@ def main() -> None:
     rows = []
     for name in given.only or CURVES:
         rows += measured(name, Bench(given.small, device, Path()))
-    if given.small or given.only:
+    if given.small:
         return
     axes = {name: curve.of for name, curve in CURVES.items()}
-    report("scaling_gpu", rows, {"precision": "bfloat16", "model": "GPT-2's kind, random weights", "axes": axes})
+    report("scaling_gpu", beside_others(rows), {"precision": "bfloat16", "model": "GPT-2's kind, random weights", "axes": axes})
 
 
 if __name__ == "__main__":

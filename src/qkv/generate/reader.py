@@ -29,8 +29,8 @@ from qkv.weights.save import save_model
 
 TOKENIZER_FILE = "tokenizer.json"
 BATCH_TOKENS = 2048  # read together on a CPU: what is between two products stays near it
-BATCH_TOKENS_ON_GPU = 32_768  # enough to keep it busier than the host that tells it what to do
-AT_ONCE = 1 << 17  # characters that are cut into tokens, a batch or so, while the model reads what was cut before
+BATCH_TOKENS_ON_GPU = 65_536  # enough to keep it busier than the host that tells it what to do
+AT_ONCE = 1 << 18  # characters that are cut into tokens, a batch or so, while the model reads what was cut before
 
 
 class TextReader(ModelUse):
