@@ -194,7 +194,11 @@ def main() -> None:
     if given.small:
         return
     axes = {name: curve.of for name, curve in CURVES.items()}
-    report("scaling_gpu", beside_others(rows), {"precision": "bfloat16", "model": "GPT-2's kind, random weights", "axes": axes})
+    report(
+        "scaling_gpu",
+        beside_others(rows),
+        {"precision": "bfloat16", "model": "GPT-2's kind, random weights", "axes": axes},
+    )
 
 
 if __name__ == "__main__":
