@@ -80,7 +80,8 @@ TITLES = {
     ),
     "encoding_gpu": (
         "Encoders on a GPU",
-        "Rows of one length as token numbers, and texts of a book's lengths from text to vector.",
+        "Rows of one length as token numbers, and texts of a book's lengths from text to vector. A program may begin "
+        "before the last has ended: then what time goes to is more than 100% in all.",
     ),
     "sound_gpu": (
         "wav2vec 2.0 and AST on a GPU",

@@ -141,6 +141,7 @@ def test_as_many_clusters_run_at_once_as_there_is_room_for(tmp_path):
         pytest.skip("needs a GPU with clusters")
     file = tmp_path / "sum.cu"
     file.write_text(SUM)
+    torch.zeros(1, device="cuda")  # whoever has a program has had a tensor before
     processors = torch.cuda.get_device_properties(0).multi_processor_count
     large = cuda.program(file, "scaled", (("SHIFT", 2),), 128, 200 * 1024)  # of which a processor has room for one
     for cluster in (2, 4, 8):
