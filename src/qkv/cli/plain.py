@@ -7,12 +7,9 @@ the words for what is wrong.
 
 import re
 from types import NoneType
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 
 from typer.core import TyperCommand
-
-if TYPE_CHECKING:
-    Context = Any  # typer has click's own, or a copy of it, by its version
 
 NUMBERS = {int: re.compile(r"\d{1,15}", re.ASCII), float: re.compile(r"\d{1,15}(\.\d{1,15})?", re.ASCII)}
 
@@ -22,14 +19,14 @@ class NotPlain(Exception):
 
 
 class PlainCommand(TyperCommand):
-    def parse_args(self, ctx: "Context", args: list[str]) -> list[str]:
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         try:
             ctx.params.update(self.values(ctx, list(args)))
         except NotPlain:
             return super().parse_args(ctx, args)
         return []
 
-    def values(self, ctx: "Context", args: list[str]) -> dict[str, Any]:
+    def values(self, ctx: Any, args: list[str]) -> dict[str, Any]:
         """The value of every parameter, given or not."""
         typed, left, _ = self.make_parser(ctx).parse_args(args=args)
         if left or ctx.default_map or set(typed) - {each.name for each in self.params}:  # `help` is none of them

@@ -24,6 +24,8 @@ MOST = 128  # new tokens, where a person does not say
 
 @dataclass(frozen=True, kw_only=True)
 class WritingOptions:
+    """How a text goes on."""
+
     max_tokens: Annotated[
         int | None,
         typer.Option(min=1, help="Most new tokens; 128, fewer where the window ends, 50 more than a translator reads."),

@@ -29,6 +29,8 @@ JITTER = 0.01  # of what routers read in training, where there are experts [fedu
 
 @dataclass(frozen=True, kw_only=True)
 class GPT2Sizes:
+    """Those of GPT-2, and of the same with experts."""
+
     vocabulary: int
     positions: int  # the longest text
     width: int
