@@ -42,6 +42,7 @@ END, TEXT, NEW = "<|endoftext|>", "Once upon a time", 8
 TELLING = "once upon a time there was a small model that gave its first answer"
 REPEATS = 7
 NOT_NEEDED = ("scipy", "sklearn", "pandas", "accelerate", "librosa", "torchvision", "torchaudio")
+QKV = "import sys; from qkv.cli.main import main; sys.exit(main())"  # as the installed command has it
 LEAN = f"import sys; sys.modules.update(dict.fromkeys({NOT_NEEDED}))\n"
 OPENED = "from transformers import pipeline\nopened = pipeline(sys.argv[1], model=sys.argv[2], device='cpu')\n"
 WROTE = "found = opened(sys.argv[3], max_new_tokens=int(sys.argv[4]), do_sample=False, return_full_text=False)\n"
@@ -58,7 +59,8 @@ class Start(NamedTuple):
 
 def starts(folder: Path) -> dict[str, Start]:
     """Every case by its name."""
-    python, run = [sys.executable, "-c"], [sys.executable, "-m", "qkv", "run"]
+    python = [sys.executable, "-c"]
+    run = [*python, QKV, "run"]
     gpt2, masked, classifier = (str(folder / name) for name in ("gpt2", "masked", "classifier"))
     gap = TELLING.replace("small", "<mask>")
     write = LEAN + OPENED + WROTE + "print(found[0]['generated_text'], flush=True)"

@@ -28,7 +28,10 @@ print(json.dumps({"code": code, "new": new, "collects": gc.isenabled(), "frozen"
 NEVER = (
     "torch._dynamo", "torch._inductor", "torch.distributed.tensor", "torch.onnx", "sympy", "PIL", "huggingface_hub",
     "rich", "transformers", "qkv.api.training", "qkv.cli.train", "qkv.data.images", "qkv.data.sound", "qkv.look",
-    "qkv.models.attention_choice", "qkv.train.loop", "qkv.weights.gguf", "qkv.weights.export",
+    "qkv.models.attention_choice", "qkv.train", "qkv.weights.gguf", "qkv.weights.export", "pydantic", "numpy.random",
+    "qkv.data.batches", "qkv.generate.beam", "qkv.generate.constrain", "qkv.generate.contrastive", "qkv.generate.fused",
+    "qkv.generate.score", "qkv.generate.shape", "qkv.generate.speculative", "qkv.parts.attention.kernels.flash",
+    "qkv.parts.routing", "qkv.parts.sum_norm",
 )  # fmt: skip
 
 

@@ -4,8 +4,9 @@ import pytest
 import torch
 
 from qkv.errors import QkvError
-from qkv.generate.beam import beam_search, penalty
+from qkv.generate.beam import beam_search
 from qkv.generate.decode import LengthLimit, greedy
+from qkv.generate.length_penalty import penalty
 from tests.generate.models import END, START, log_probabilities, small_model, sources
 from tests.models.small import CASES
 from tests.models.small import small_model as small_family

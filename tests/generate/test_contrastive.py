@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from qkv.errors import QkvError
 from qkv.generate.continuation import Slide
 from qkv.generate.contrastive import Contrastive
-from qkv.generate.shape import Forbidden
+from qkv.generate.history import Forbidden
 from tests.generate.language_models import END, MOST, PROMPTS, logits_after, plain_greedy, small_gpt, written
 
 

@@ -8,10 +8,10 @@ import torch
 import transformers
 
 from qkv.api.loading import load
-from qkv.generate.beam import PowerPenalty
 from qkv.generate.chat import Message
 from qkv.generate.constrain import JsonSchema
 from qkv.generate.language import Options
+from qkv.generate.length_penalty import PowerPenalty
 from qkv.generate.shape import RepetitionPenalty, Temperature, TopP
 from qkv.generate.speculative import PromptLookup, Speculative
 from qkv.generate.strategy import Beams, Sampling

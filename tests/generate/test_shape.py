@@ -5,20 +5,17 @@ import torch
 from transformers.generation import logits_process as reference
 
 from qkv.errors import QkvError
+from qkv.generate.history import Forbidden, History, NotBefore, shaped
 from qkv.generate.shape import (
-    Forbidden,
     FrequencyPenalty,
-    History,
     MinP,
     NoRepeat,
-    NotBefore,
     PresencePenalty,
     RepetitionPenalty,
     Temperature,
     TopK,
     TopP,
     Typical,
-    shaped,
 )
 
 V = 40

@@ -3,14 +3,16 @@ import torch
 
 from qkv.generate import beam, fused, recording
 from qkv.generate import write as writing
-from qkv.generate.beam import PowerPenalty, beam_search, search_beams
+from qkv.generate.beam import beam_search, search_beams
 from qkv.generate.choose import Drawn, TheLikeliest, chance_of
 from qkv.generate.continuation import FromPrompts, FromSource, Slide
 from qkv.generate.decode import LengthLimit, greedy
+from qkv.generate.history import Forbidden
+from qkv.generate.length_penalty import PowerPenalty
 from qkv.generate.line import Line
 from qkv.generate.prompted import FromMemory
 from qkv.generate.recording import ROUND
-from qkv.generate.shape import Forbidden, TopK
+from qkv.generate.shape import TopK
 from qkv.generate.standing import Standing, shape_of, standing, why_not
 from qkv.generate.write import write
 from qkv.models.catalogue import build

@@ -5,10 +5,11 @@ import torch
 import transformers
 
 from qkv.errors import QkvError
-from qkv.generate.beam import GooglePenalty, PowerPenalty, penalty
 from qkv.generate.continuation import Slide
 from qkv.generate.contrastive import Contrastive
-from qkv.generate.shape import Forbidden, History, NoRepeat, NotBefore, RepetitionPenalty, Temperature, TopK, shaped
+from qkv.generate.history import Forbidden, History, NotBefore, shaped
+from qkv.generate.length_penalty import GooglePenalty, PowerPenalty, penalty
+from qkv.generate.shape import NoRepeat, RepetitionPenalty, Temperature, TopK
 from qkv.generate.strategy import Beams, Greedy, Sampling
 from qkv.weights.load import load_model
 from tests.generate.language_models import END, MOST, PROMPTS, logits_after, small_gpt, written

@@ -8,7 +8,7 @@ import torch
 from transformers.generation.logits_process import WhisperTimeStampLogitsProcessor
 from transformers.models.whisper.generation_whisper import WhisperGenerationMixin
 
-from qkv.generate.shape import History
+from qkv.generate.history import History
 from qkv.generate.timestamps import TimestampRules, stretches
 from tests.generate.speech import END, FIRST, NO_TIMES, START, TIMES, VOCABULARY, tokens
 

@@ -14,9 +14,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from qkv.errors import QkvError
+from qkv.generate.history import Shaper
 from qkv.generate.language import Options, TextWriter
 from qkv.generate.score import ScoredIds, score_rows
-from qkv.generate.shape import MinP, RepetitionPenalty, Shaper, Temperature, TopK, TopP
+from qkv.generate.shape import MinP, RepetitionPenalty, Temperature, TopK, TopP
 from qkv.generate.strategy import Greedy, Sampling, Strategy
 from qkv.generate.use import at_rest
 

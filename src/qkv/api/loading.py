@@ -13,7 +13,7 @@ from qkv.models.catalogue import find_family
 from qkv.models.head_choice import HeadChoice
 from qkv.models.text_model import TextModel
 from qkv.models.when_asked import WhenAsked
-from qkv.train.settings import TrainSettings
+from qkv.parts.device import device_called
 from qkv.weights.hub import local_folder
 from qkv.weights.load import load_model
 from qkv.weights.save import CONFIG_FILE
@@ -77,7 +77,7 @@ def load(
     bfloat16 where answers may differ in the third digit and should come several times sooner on a GPU. With `compile`
     a model that reads is compiled, for which the first answers wait up to a minute.
     """
-    place = TrainSettings(steps=1, device=device).torch_device()
+    place = device_called(device)
     folder = local_folder(folder, offline=offline)
     if head is None and is_sentence_folder(folder):
         head = read_sentence_folder(folder).head

@@ -39,11 +39,11 @@ def certify(
     import json
 
     from qkv.files import write_whole
-    from qkv.train.settings import TrainSettings
+    from qkv.parts.device import device_called
     from qkv.weights.certify import certify as compare
     from qkv.weights.hub import local_folder
 
-    place = TrainSettings(steps=1, device=device).torch_device()
+    place = device_called(device)
     folder = local_folder(model)
     report = compare(folder, longest=longest, device=place, seed=seed)
     for line in table(report):

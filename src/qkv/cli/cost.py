@@ -104,11 +104,11 @@ def measured(device: str) -> str:
     """Measure the device of this machine and keep what was found; its short name."""
     import torch
 
+    from qkv.parts.device import device_called
     from qkv.train.cost.measure import measure_device
     from qkv.train.cost.profile import own_profiles, short_name
-    from qkv.train.settings import TrainSettings
 
-    place = TrainSettings(steps=1, device=device).torch_device()
+    place = device_called(device)
     profile = measure_device(torch.device(place), say=lambda text: typer.echo(f"Measuring {text} …", err=True))
     name = short_name(profile.name)
     file = own_profiles() / f"{name}.json"

@@ -16,6 +16,8 @@ Input = tuple[str, str | None]  # a text, and the one beside it where there is o
 
 @dataclass(frozen=True, kw_only=True)
 class InputOptions:
+    """Where inputs come from."""
+
     input: Annotated[
         str | None, typer.Option(help="File of inputs, one a line, or a table with --source; - is standard input.")
     ] = None

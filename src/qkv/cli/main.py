@@ -8,6 +8,7 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
+from qkv.cli.plain import PlainCommand
 from qkv.cli.process import ALONE, TYPED, ending
 from qkv.cli.train_ranks import hush, rank
 from qkv.errors import QkvError, QkvWarning
@@ -39,22 +40,23 @@ VERBS = {
 
 def app_for(arguments: Sequence[str]) -> typer.Typer:
     """The command with its verbs; with one of them alone where that one is asked for, and only its file is opened."""
+    asked = arguments[0] if arguments else ""
     app = typer.Typer(
         name="qkv",
         no_args_is_help=True,
         add_completion=False,
+        add_help_option=asked not in VERBS,  # whose own help is read then
         rich_markup_mode=None,  # plain help: what it shows can be copied
         pretty_exceptions_enable=False,
     )
     app.callback()(every_verb)
-    asked = arguments[0] if arguments else ""
     for name, verb in VERBS.items():
         if name == asked or asked not in VERBS:
             found = getattr(import_module(f"qkv.cli.{verb.file}"), name)
             if isinstance(found, typer.Typer):
                 app.add_typer(found, name=name, short_help=verb.summary)
             else:
-                app.command(name, short_help=verb.summary)(found)
+                app.command(name, cls=PlainCommand, short_help=verb.summary)(found)
     return app
 
 

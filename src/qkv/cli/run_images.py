@@ -23,6 +23,8 @@ IMAGES_AT_ONCE = 32
 
 @dataclass(frozen=True, kw_only=True)
 class ClassOptions:
+    """The classes that pictures are compared with."""
+
     classes: Annotated[
         str | None, typer.Option(help="Classes told in words, for a model of pictures and texts: cat,dog")
     ] = None

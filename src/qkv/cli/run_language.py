@@ -9,13 +9,13 @@ import typer
 
 from qkv.cli.groups import flag, given
 from qkv.cli.inputs import Input, text_or_file
-from qkv.cli.run_translator import BEAMS, DRAWING, SEARCHING, SearchOptions, in_line
+from qkv.cli.run_translator import BEAMS, DRAWING, SEARCHING, SHAPING, SearchOptions, in_line
 from qkv.errors import QkvError
 
 if TYPE_CHECKING:
     from qkv.generate.constrain import Form
+    from qkv.generate.history import Shaper
     from qkv.generate.language import Options, Prompt, TextWriter, Writing
-    from qkv.generate.shape import Shaper
     from qkv.generate.speculative import Draft
     from qkv.generate.strategy import Strategy
 
@@ -24,6 +24,8 @@ MOST = 128  # new tokens, where a person does not say
 
 @dataclass(frozen=True, kw_only=True)
 class WritingOptions:
+    """How a text goes on."""
+
     max_tokens: Annotated[
         int | None,
         typer.Option(min=1, help="Most new tokens; 128, fewer where the window ends, 50 more than a translator reads."),
@@ -140,6 +142,8 @@ def options_of(writer: "TextWriter", asked: WritingOptions, request: Any) -> "Op
 
 def shapers_of(asked: WritingOptions) -> Iterator["Shaper"]:
     """Penalties come first: chance then draws among what they leave."""
+    if not {*DRAWING, *SHAPING}.intersection(given(asked)):
+        return
     from qkv.generate import shape
 
     for value, shaper in (
@@ -158,22 +162,27 @@ def shapers_of(asked: WritingOptions) -> Iterator["Shaper"]:
 
 
 def strategy_of(writer: "TextWriter", asked: WritingOptions, request: Any) -> "Strategy":
-    from qkv.generate.beam import PowerPenalty
-    from qkv.generate.contrastive import Contrastive
-    from qkv.generate.speculative import Speculative
     from qkv.generate.strategy import Beams, Greedy, Sampling
 
     search: SearchOptions = request.search
     if search.beams is not None or search.n_best is not None:
+        from qkv.generate.length_penalty import PowerPenalty
+
         best = 1 if search.n_best is None else search.n_best
         penalty = PowerPenalty(1.0 if search.length_penalty is None else search.length_penalty)
         return Beams(max(BEAMS, best) if search.beams is None else search.beams, best, penalty)
     if asked.contrastive is not None:
+        from qkv.generate.contrastive import Contrastive
+
         return Contrastive(*contrast_of(asked.contrastive))
     drawn = any(name in given(asked) for name in DRAWING)
     by = Sampling(1 if asked.samples is None else asked.samples, asked.seed) if drawn else Greedy()
     draft = draft_of(writer, asked, request.device)
-    return by if draft is None else Speculative(draft, by=by)
+    if draft is None:
+        return by
+    from qkv.generate.speculative import Speculative
+
+    return Speculative(draft, by=by)
 
 
 def contrast_of(spelled: str) -> tuple[int, float]:
@@ -185,12 +194,12 @@ def contrast_of(spelled: str) -> tuple[int, float]:
 
 
 def draft_of(writer: "TextWriter", asked: WritingOptions, device: str) -> "Draft | None":
+    if asked.draft is None and not asked.prompt_lookup:
+        return None
     from qkv.generate.speculative import DraftModel, PromptLookup
 
-    if asked.prompt_lookup:
-        return PromptLookup()
     if asked.draft is None:
-        return None
+        return PromptLookup()
     from qkv.api.loading import load
     from qkv.generate.language import TextWriter
 
@@ -203,12 +212,13 @@ def draft_of(writer: "TextWriter", asked: WritingOptions, device: str) -> "Draft
 
 
 def form_of(asked: WritingOptions) -> "Form | None":
+    if asked.regex is None and asked.json_schema is None:
+        return None
     from qkv.generate.constrain import JsonSchema, Regex
 
     if asked.regex is not None:
         return Regex(asked.regex)
-    if asked.json_schema is None:
-        return None
+    assert asked.json_schema is not None
     spelled = asked.json_schema.strip()
     if not spelled.startswith(("{", "[", '"')) and spelled not in ("true", "false"):
         found = text_or_file(asked.json_schema)

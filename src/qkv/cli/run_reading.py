@@ -19,6 +19,8 @@ FILLINGS = 5
 
 @dataclass(frozen=True, kw_only=True)
 class ReadingOptions:
+    """What stands beside a text, and what is told of it."""
+
     second: Annotated[
         list[str] | None,
         typer.Option(help="For pairs: the second text, one for all or one for each; a table's column."),

@@ -22,6 +22,8 @@ USUAL_LEAST = 0.5  # probability of what is shown
 
 @dataclass(frozen=True, kw_only=True)
 class SceneOptions:
+    """What is told of a scene, and whether it is drawn."""
+
     least: Annotated[
         float | None, typer.Option(help="Least probability of objects and points, 0.5 if not given.", metavar="SHARE")
     ] = None

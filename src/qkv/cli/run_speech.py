@@ -19,6 +19,8 @@ SOUNDS_AT_ONCE = 8
 
 @dataclass(frozen=True, kw_only=True)
 class SpeechOptions:
+    """How speech is written down."""
+
     language: Annotated[str | None, typer.Option(help="Spoken language, such as de; else the one that is heard.")] = (
         None
     )

@@ -24,6 +24,8 @@ TRANSLATING = (*SEARCHING, "prefix", *DRAWING, *SHAPING, "max_tokens")
 
 @dataclass(frozen=True, kw_only=True)
 class SearchOptions:
+    """How outputs are searched for."""
+
     beams: Annotated[
         int | None,
         typer.Option(min=1, help="Beams to search with; 4 for a translator, none for a language model."),

@@ -11,6 +11,8 @@ import typer
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceOptions:
+    """The devices of a training."""
+
     parallel: Annotated[
         str, typer.Option(help="How ranks of torchrun share the work: tensor:2,context:2; the rest hold shards.")
     ] = ""

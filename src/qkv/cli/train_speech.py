@@ -201,9 +201,9 @@ def loaded(folder: str, run: RunOptions, *, letters: bool) -> "UntunedSound | Li
 
     from qkv.generate.listen import Listener
     from qkv.generate.untuned import UntunedSound
-    from qkv.train.settings import TrainSettings
+    from qkv.parts.device import device_called
 
-    device = TrainSettings(steps=1, device=run.device).torch_device()
+    device = device_called(run.device)
     found = UntunedSound.load(folder, device)
     torch.manual_seed(run.seed)
     writes = letters and found.model.head_choice.kind == "ctc"

@@ -5,6 +5,8 @@ needs t, of which a model reads and predicts t - 1 at a time. Widths are therefo
 are a single text have targets of one token, which need no room.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -32,12 +34,12 @@ class PlannedBatch:
     def padded_tokens(self) -> int:
         return (len(self.rows) + self.filler) * max(self.source_width, self.target_width)
 
-    def cut(self, first: int, last: int) -> "PlannedBatch":
+    def cut(self, first: int, last: int) -> PlannedBatch:
         """Rows from one place up to another; filler stays with the last row."""
         filler = self.filler if last >= len(self.rows) else 0
         return PlannedBatch(self.rows[first:last], self.source_width, self.target_width, filler)
 
-    def divided(self, parts: int) -> "list[PlannedBatch]":
+    def divided(self, parts: int) -> list[PlannedBatch]:
         """The same rows in so many batches, or in as many as there are rows."""
         return [self.cut(first, last) for first, last in even_stretches(len(self.rows), parts)]
 

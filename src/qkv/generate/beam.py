@@ -6,7 +6,7 @@ Shapes: m live sentences, n beams of each, v vocabulary, c candidates.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -17,42 +17,12 @@ from qkv.errors import QkvError
 from qkv.generate.choose import NOTHING_LEFT, likeliest, top
 from qkv.generate.continuation import Continuation, FromSource
 from qkv.generate.decode import PAPER_LIMIT, Hypothesis, LengthLimit, begin, forbid, greedily
+from qkv.generate.history import History, Shaper, shaped
+from qkv.generate.length_penalty import GooglePenalty, Penalty
 from qkv.generate.line import Line
-from qkv.generate.shape import History, Shaper, shaped
 from qkv.generate.standing import standing
 from qkv.models.sequence_to_sequence import SequenceToSequence
 from qkv.parts.precision import widened
-
-
-def penalty(length: int, exponent: float) -> float:
-    """lp(Y) = ((5 + |Y|) / 6)^α, by which a log-probability is divided [wu2016 eq.14]; |Y| counts `</s>`."""
-    return ((5 + length) / 6) ** exponent
-
-
-Penalty = Callable[[int], float]  # the length of an output, its end counted → what its log-probability is divided by
-
-
-@dataclass(frozen=True)
-class _Exponent:
-    exponent: float
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.exponent < math.inf:
-            raise QkvError(f"The length penalty must be 0 (none) or a finite number above, but is {self.exponent}.")
-
-
-class GooglePenalty(_Exponent):
-    """`penalty` of a given exponent."""
-
-    def __call__(self, length: int) -> float:
-        return penalty(length, self.exponent)
-
-
-class PowerPenalty(_Exponent):
-    """|Y|^α, as the libraries of published language models have it: with 1, the mean log-probability of a token."""
-
-    def __call__(self, length: int) -> float:
-        return float(length**self.exponent)
 
 
 class Beam(NamedTuple):

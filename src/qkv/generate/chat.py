@@ -21,6 +21,8 @@ ROLES = ("system", "user", "assistant")
 
 @dataclass(frozen=True)
 class Message:
+    """What one side of a conversation said."""
+
     role: str
     text: str
 

@@ -23,7 +23,7 @@ from qkv.data.encoding import is_text
 from qkv.data.token_labels import BYTE_OF
 from qkv.data.tokenizer import TextTokenizer
 from qkv.errors import QkvError
-from qkv.generate.shape import History
+from qkv.generate.history import History
 
 KEPT = 256  # states of grammars that are kept for what is written next
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from qkv.errors import QkvError
 from qkv.generate.choose import check_possible, top
 from qkv.generate.continuation import FromPrompts
-from qkv.generate.shape import History, shaped
+from qkv.generate.history import History, shaped
 from qkv.generate.strategy import Job, Strategy
 from qkv.generate.write import best_of
 from qkv.parts.precision import widened

@@ -15,8 +15,8 @@ from torch import Tensor
 from qkv.errors import QkvError
 from qkv.generate.choose import DAMAGED, Drawn, TheLikeliest, chance_of
 from qkv.generate.continuation import Continuation, FromSource, check_evaluation
+from qkv.generate.history import Shaper
 from qkv.generate.line import Line
-from qkv.generate.shape import Shaper
 from qkv.generate.write import write
 from qkv.models.sequence_to_sequence import SequenceToSequence
 from qkv.parts.embed import check_ids

@@ -12,11 +12,12 @@ from torch import Tensor
 
 from qkv.data.tokenizer import TextTokenizer
 from qkv.errors import QkvError
-from qkv.generate.beam import PowerPenalty, search_beams
+from qkv.generate.beam import search_beams
 from qkv.generate.choose import Drawn, TheLikeliest, chance_of
+from qkv.generate.history import Forbidden, NotBefore, Shaper
+from qkv.generate.length_penalty import PowerPenalty
 from qkv.generate.line import Line
 from qkv.generate.prompted import FromMemory
-from qkv.generate.shape import Forbidden, NotBefore, Shaper
 from qkv.generate.speech_tokens import SpeechTokens
 from qkv.generate.timestamps import TimestampRules
 from qkv.generate.write import write

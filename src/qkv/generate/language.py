@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from numbers import Integral
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import torch
 
@@ -19,17 +19,19 @@ from qkv.data.tokenizer import TextTokenizer
 from qkv.errors import QkvError
 from qkv.files import read_json, write_json
 from qkv.generate.chat import Message, chat_marks, chat_prompt, knows_chat
-from qkv.generate.constrain import Constraint, Form, Vocabulary
 from qkv.generate.continuation import Slide
+from qkv.generate.history import Forbidden, NotBefore, Shaper
 from qkv.generate.line import Alternative, Ending, Line, StoppedText
 from qkv.generate.prepare import Ready
 from qkv.generate.reader import TextReader
-from qkv.generate.score import ScoredIds, TextScore, score_rows, score_texts
-from qkv.generate.shape import Forbidden, NotBefore, Shaper
 from qkv.generate.strategy import Greedy, Job, Strategy
 from qkv.models.text_model import TextModel
 from qkv.parts.embed import check_ids
 from qkv.weights.save import CONFIG_FILE, GENERATION_FILE
+
+if TYPE_CHECKING:
+    from qkv.generate.constrain import Form, Vocabulary
+    from qkv.generate.score import TextScore
 
 Prompt = str | Sequence[int] | Sequence[Message]  # a text, token ids, or a conversation
 END_KEY = "eos_token_id"  # as published folders spell it
@@ -153,11 +155,15 @@ class TextWriter(TextReader):
 
     def score(self, texts: Sequence[str], *, stride: int | None = None) -> list[TextScore]:
         """How likely the model finds each text; see `score_texts`."""
+        from qkv.generate.score import score_texts
+
         with self._ready.decoding(self.model) as model:
             return score_texts(model, self.tokenizer, texts, stride=stride)
 
     def score_after(self, pairs: Sequence[tuple[Prompt, str]]) -> list[TextScore]:
         """How likely the model finds each second text where the first one stands before it."""
+        from qkv.generate.score import ScoredIds, score_rows
+
         rows = []
         for prompt, text in pairs:
             before = self.encode(prompt)
@@ -232,6 +238,8 @@ class TextWriter(TextReader):
                 raise QkvError("Outputs end at their limit only: without an end token, give no least number of tokens.")
             shapers.append(NotBefore(options.least, tuple(ends)))
         if options.form is not None:
+            from qkv.generate.constrain import Constraint, Vocabulary
+
             if options.least:
                 raise QkvError("An output of a given form ends when it has its form: give no least number of tokens.")
             if ends not in self._vocabularies:

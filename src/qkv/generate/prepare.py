@@ -18,10 +18,10 @@ from torch import Tensor, nn
 
 from qkv.generate.straight import straight
 from qkv.parts.context import Context
+from qkv.parts.divided import is_divided
 from qkv.parts.heads import LogitHead, TiedHead
 from qkv.parts.linear import JoinedLinear
 from qkv.parts.modes import answering
-from qkv.train.parallel.pieces import is_divided
 
 ROWS = 64  # the number of rows packed for; the arrangement it gives serves fewer and more as well
 SMALL = 2**19  # numbers of a matrix; with fewer the plain product is as fast, and called more quickly

@@ -15,7 +15,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from qkv.data.batches import ordered_batches
 from qkv.data.encoding import Encoding, Limit, check_texts
 from qkv.data.lines import LineBatch, line_batches
 from qkv.data.text_rows import TextBatch, TextRows
@@ -145,7 +144,7 @@ class TextReader(ModelUse):
             for rows in parts:
                 doubt.count(rows)
                 longest = max(most, int(rows.tokens.lengths.max()))
-                made = line_batches(rows, longest) if in_line else ordered_batches(rows, longest)
+                made = line_batches(rows, longest) if in_line else _padded_batches(rows, longest)
                 for places, batch in made:
                     yield [places], batch.pin_memory() if device.type == "cuda" else batch
 
@@ -168,6 +167,12 @@ class TextReader(ModelUse):
         assert isinstance(batch, TextBatch)
         whole = int(batch.lengths.min()) == batch.ids.shape[1]  # no row has padding, so nothing needs to be hidden
         return self.model(moved.ids, lengths=None if whole else moved.lengths, segments=moved.segments)
+
+
+def _padded_batches(rows: TextRows, longest: int) -> Iterator[tuple[Ints, TextBatch]]:
+    from qkv.data.batches import ordered_batches  # with all that training is given its rows by
+
+    return ordered_batches(rows, longest)
 
 
 class Doubt:

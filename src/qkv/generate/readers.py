@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 import torch
 from torch import Tensor
 
-from qkv.data.answers import FoundAnswer, find_answers
 from qkv.data.encoding import Encoding, Limit, check_texts
 from qkv.data.token_rows import TokenRows
 from qkv.data.tokenizer import TextTokenizer
@@ -19,6 +18,9 @@ from qkv.generate.reader import BATCH_TOKENS, TextReader
 from qkv.models.text_model import TextModel
 from qkv.parts.heads import PretrainingLogits
 from qkv.weights.sentence_folder import write_text_settings
+
+if TYPE_CHECKING:
+    from qkv.data.answers import FoundAnswer
 
 
 @dataclass(frozen=True)
@@ -143,6 +145,8 @@ class Answerer(TextReader):
 
         A context too long for the model is read in windows that overlap by `stride` tokens.
         """
+        from qkv.data.answers import find_answers
+
         questions, contexts = check_texts(questions), check_texts(contexts)
         longest_row = self.model.longest
         overlap = None if longest_row is None else min(stride, longest_row // 4)

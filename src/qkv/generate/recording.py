@@ -6,19 +6,21 @@ Shapes: r rows, m sources, t tokens a round, v vocabulary.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from qkv.generate.continuation import Standpoint
-from qkv.generate.fused import Plan, plan_of
 from qkv.models.sequence_to_sequence import EncoderDecoder, Memory
 from qkv.models.text_model import TextModel
 from qkv.parts.attention.standing import FromTheStart, StandingCache
 from qkv.parts.attention.visibility import NotPadding, Tokens
 from qkv.parts.precision import widened
 from qkv.parts.recording import recorded
+
+if TYPE_CHECKING:
+    from qkv.generate.step_triton import FusedStep
 
 ROUND = 16  # tokens that a device writes before the host looks at them
 READ = 32  # a text is read in a multiple of so many slots
@@ -58,8 +60,7 @@ class Recording:
             states = like.memory.states.new_zeros(1).expand(shape.sources, shape.slots, like.memory.states.shape[-1])
             self.memory = Memory(states, Tokens(shape.slots, documents=self.cache.memory_real))
         self.logits: Tensor | None = None  # [r v]
-        plan = plan_of(model)
-        self.plan = plan(self) if isinstance(plan, Plan) else None
+        self.plan = _fused_step(model, self)
         self.weights = weights_of(model)
         self.step = recorded(lambda: self._step(model), device)
         self._reorder: Callable[[], None] | None = None
@@ -186,6 +187,14 @@ def to_host(*tensors: Tensor) -> Callable[[], tuple[Tensor, ...]]:
         return there
 
     return wait
+
+
+def _fused_step(model: TextModel | EncoderDecoder, record: Recording) -> FusedStep | None:
+    """A step by programs of our own, where there are some for all parts of a model."""
+    from qkv.generate.fused import Plan, plan_of
+
+    plan = plan_of(model)
+    return plan(record) if isinstance(plan, Plan) else None
 
 
 def weights_of(model: nn.Module) -> list[tuple[int, torch.dtype]]:

@@ -20,8 +20,8 @@ from torch import Tensor
 from qkv.errors import QkvError
 from qkv.generate.choose import draw
 from qkv.generate.continuation import FromPrompts
+from qkv.generate.history import History, shaped
 from qkv.generate.line import Line
-from qkv.generate.shape import History, shaped
 from qkv.generate.strategy import Greedy, Job, Sampling, Strategy
 from qkv.generate.write import best_of
 from qkv.models.text_model import TextModel

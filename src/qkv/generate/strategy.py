@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from random import Random
 
 from qkv.errors import QkvError
-from qkv.generate.beam import Penalty, PowerPenalty, check_beams, search_beams
 from qkv.generate.choose import Chooser, Drawn, TheLikeliest, chance_of
 from qkv.generate.continuation import FromPrompts, Slide
+from qkv.generate.history import KeepsTheLikeliest, Shaper
+from qkv.generate.length_penalty import Penalty, PowerPenalty
 from qkv.generate.line import Line
-from qkv.generate.shape import KeepsTheLikeliest, Shaper
 from qkv.generate.write import write
 from qkv.models.text_model import TextModel
 
@@ -116,6 +116,8 @@ class Beams(Strategy):
     streams = False
 
     def __post_init__(self) -> None:
+        from qkv.generate.beam import check_beams
+
         check_beams(self.count, self.best)
 
     @property
@@ -123,6 +125,8 @@ class Beams(Strategy):
         return self.best
 
     def write(self, job: Job) -> Iterator[None]:
+        from qkv.generate.beam import search_beams
+
         if job.alternatives:
             raise QkvError("Beam search weighs whole outputs, so it tells no alternatives to single tokens.")
         if any(line.text is not None and line.text.stops for line in job.lines):

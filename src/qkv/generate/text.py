@@ -19,8 +19,8 @@ from qkv.data.tokenizer import TextTokenizer
 from qkv.errors import QkvError
 from qkv.generate.beam import beam_search
 from qkv.generate.decode import PAPER_LIMIT, Hypothesis, LengthLimit, sample
+from qkv.generate.history import Shaper
 from qkv.generate.prepare import Ready
-from qkv.generate.shape import Shaper
 from qkv.models.sequence_to_sequence import SequenceToSequence
 from qkv.parts.block import Block
 from qkv.weights.load import load_model

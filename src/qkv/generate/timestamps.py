@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from qkv.generate.shape import History
+from qkv.generate.history import History
 from qkv.generate.speech_tokens import SpeechTokens
 from qkv.parts.precision import widened
 

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from qkv.generate.choose import Chooser, TheLikeliest, likeliest, top
 from qkv.generate.continuation import Continuation
+from qkv.generate.history import Forbidden, History, Shaper, shaped
 from qkv.generate.line import Alternative, Line
-from qkv.generate.shape import Forbidden, History, Shaper, shaped
 from qkv.generate.standing import Standing, standing
 from qkv.parts.precision import widened
 

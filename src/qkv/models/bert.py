@@ -25,6 +25,8 @@ from qkv.parts.stack import Stack
 
 @dataclass(frozen=True, kw_only=True)
 class BertSizes:
+    """Those of BERT."""
+
     vocabulary: int
     positions: int  # the longest text
     segments: int = 2  # texts that can be told apart in one row

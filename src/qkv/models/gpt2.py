@@ -16,14 +16,12 @@ from qkv.parts.attention.attention import Attention
 from qkv.parts.attention.visibility import Causal
 from qkv.parts.block import Block
 from qkv.parts.embed import Embed, TokenEmbedding
-from qkv.parts.experts import Experts
 from qkv.parts.feedforward import MLP, find_activation
 from qkv.parts.heads import LogitHead, TiedHead
 from qkv.parts.norm import LayerNorm
 from qkv.parts.pool import LastToken
 from qkv.parts.position import Learned
 from qkv.parts.residual import PreNorm
-from qkv.parts.routing import Router
 from qkv.parts.stack import Stack
 
 JITTER = 0.01  # of what routers read in training, where there are experts [fedus2022 §2.2]
@@ -31,6 +29,8 @@ JITTER = 0.01  # of what routers read in training, where there are experts [fedu
 
 @dataclass(frozen=True, kw_only=True)
 class GPT2Sizes:
+    """Those of GPT-2, and of the same with experts."""
+
     vocabulary: int
     positions: int  # the longest text
     width: int
@@ -67,6 +67,9 @@ def gpt2(sizes: GPT2Sizes, head: HeadChoice) -> TextModel:
         activation = find_activation(sizes.activation)
         if sizes.experts is None or layer % 2 == 0:
             return MLP(width, sizes.hidden, activation)
+        from qkv.parts.experts import Experts
+        from qkv.parts.routing import Router
+
         return Experts(width, sizes.hidden, Router(width, sizes.experts, jitter=JITTER), activation)
 
     def block(layer: int) -> Block:

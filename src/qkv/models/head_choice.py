@@ -35,6 +35,8 @@ WITH_LABELS = ("classification", "distilled", "tokens", "detection", "keypoints"
 
 @dataclass(frozen=True)
 class HeadChoice:
+    """A head by its kind, with what it needs to know."""
+
     kind: str
     labels: tuple[str, ...] = ()  # of heads that decide, in the order of the logits
     pooling: str | None = None  # of embedding: mean, first or last

@@ -27,12 +27,11 @@ from qkv.parts.block import Block
 from qkv.parts.context import Context
 from qkv.parts.feedforward import MLP, GatedMLP
 from qkv.parts.linear import JoinedLinear
-from qkv.parts.norm import LayerNorm, RMSNorm
+from qkv.parts.norm import LayerNorm, RMSNorm, numbers_of
 from qkv.parts.precision import widened
 from qkv.parts.product import Norm
 from qkv.parts.programs import is_itself, runs_our_own
 from qkv.parts.residual import PathDropout, PostNorm, PreNorm
-from qkv.parts.sum_norm import numbers_of
 
 NARROW = (torch.bfloat16, torch.float16)
 WIDEST = 8192  # stream, of which a program holds a row

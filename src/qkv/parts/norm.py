@@ -33,6 +33,13 @@ class RMSNorm(nn.Module):
         return F.rms_norm(wide, self.weight.shape, self.weight.to(wide.dtype), self.epsilon).to(x.dtype)
 
 
+def numbers_of(norm: LayerNorm | RMSNorm) -> tuple[Tensor, Tensor | None, float, bool]:
+    """gain, shift, epsilon, and whether no mean is taken off."""
+    if isinstance(norm, RMSNorm):
+        return norm.weight, None, norm.epsilon, True
+    return norm.weight, norm.bias, norm.eps, False
+
+
 class SequenceBatchNorm(nn.Module):
     """Mean 0 and variance 1 of each feature over all real tokens of the batch. [ioffe2015 alg.1]
 

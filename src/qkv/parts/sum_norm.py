@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from qkv.parts.norm import LayerNorm, RMSNorm
+from qkv.parts.norm import LayerNorm, RMSNorm, numbers_of
 from qkv.parts.programs import unwatched
 
 
@@ -33,13 +33,6 @@ def norm_of_sum(
     """The second alone, where nobody goes on with the first."""
     y: Tensor = _NormOfSum.apply(x, added, bias, *numbers_of(norm), kind)
     return y
-
-
-def numbers_of(norm: LayerNorm | RMSNorm) -> tuple[Tensor, Tensor | None, float, bool]:
-    """gain, shift, epsilon, and whether no mean is taken off."""
-    if isinstance(norm, RMSNorm):
-        return norm.weight, None, norm.epsilon, True
-    return norm.weight, norm.bias, norm.eps, False
 
 
 class _SumNorm(torch.autograd.Function):

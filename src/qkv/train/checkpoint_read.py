@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from qkv.errors import QkvError
+from qkv.parts.divided import is_divided
 from qkv.train.checkpoint_folder import FILE
 from qkv.train.parallel.pieces import (
     Piece,
     in_place_of,
-    is_divided,
     parameter_owners,
     pieces_of,
     pieces_of_state,

@@ -7,6 +7,7 @@ from typing import Literal
 import torch
 
 from qkv.errors import QkvError
+from qkv.parts.device import device_called
 
 # What may differ when a run is resumed: how long it goes on and how much it keeps, never what a step computes.
 CHANGEABLE_ON_RESUME = frozenset(
@@ -135,19 +136,7 @@ class TrainSettings:
         return best is None or (score < best if self.better == "lower" else score > best)
 
     def torch_device(self) -> torch.device:
-        if self.device == "auto":
-            return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        try:
-            device = torch.device(self.device)
-        except RuntimeError as error:
-            raise QkvError(f"There is no device called {self.device!r}; try cpu, cuda or auto.") from error
-        if device.type not in ("cpu", "cuda"):
-            raise QkvError(f"qkv runs on cpu and cuda, not on {self.device!r}; auto takes cuda where it is present.")
-        if device.type == "cuda" and not torch.cuda.is_available():
-            raise QkvError("The device cuda was asked for, but this machine offers none; use cpu or auto.")
-        if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-            raise QkvError(f"There is no {self.device}: this machine has {torch.cuda.device_count()} CUDA devices.")
-        return device
+        return device_called(self.device)
 
     def on(self, device: torch.device) -> "TrainSettings":
         """With the precision that `auto` means there. A GPU that is not here is taken for one that has bfloat16."""

@@ -7,7 +7,6 @@ no rule takes, and one that no rule gives, are errors that name it.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -184,8 +183,8 @@ def sources_of(rules: Map, ours: str) -> tuple[str, ...]:
     for rule in rules:
         if isinstance(rule, Rename | Split | Gather):
             for name in rule.our_names:
-                if found := _pattern(name).fullmatch(ours):
-                    return tuple(source.format(*found.groups()) for source in rule.their_names)
+                if (index := _index(name, ours)) is not None:
+                    return tuple(source.format(index) for source in rule.their_names)
     return (ours,)
 
 
@@ -248,23 +247,26 @@ def _apply(
     return filled
 
 
-def _pattern(name: str) -> re.Pattern[str]:
-    return re.compile(re.escape(name).replace(r"\{\}", r"(\d+)"))
+def _index(name: str, candidate: str) -> str | None:
+    """The layer that stands in a candidate where a rule's name has {}; "" where it has none, None for another name."""
+    before, layered, behind = name.partition("{}")
+    if not layered:
+        return "" if candidate == name else None
+    index = candidate[len(before) : len(candidate) - len(behind)]
+    return index if index.isdecimal() and candidate == before + index + behind else None
 
 
 def _matches(name: str, tensors: Mapping[str, Tensor]) -> list[str]:
     if "{}" not in name:
         return [name] if name in tensors else []
-    pattern = _pattern(name)
-    return [candidate for candidate in tensors if pattern.fullmatch(candidate)]
+    return [candidate for candidate in tensors if _index(name, candidate) is not None]
 
 
 def _indices(names: Sequence[str], tensors: Mapping[str, Tensor]) -> list[str]:
     """The layers at which any of the names exists; for names without a layer, one index that stands for nothing."""
     if "{}" not in names[0]:
         return [""] if any(name in tensors for name in names) else []
-    patterns = [_pattern(name) for name in names]
-    found = {match[1] for pattern in patterns for name in tensors if (match := pattern.fullmatch(name))}
+    found = {index for name in names for candidate in tensors if (index := _index(name, candidate)) is not None}
     return sorted(found, key=int)
 
 

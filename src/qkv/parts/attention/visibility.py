@@ -156,6 +156,8 @@ class SameDocument(Rule):
 
 @dataclass(frozen=True)
 class _Pair(Rule):
+    """Two rules, of which one is made."""
+
     first: Rule
     second: Rule
 

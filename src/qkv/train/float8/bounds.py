@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from qkv.parts.norm import numbers_of
 from qkv.parts.programs import runs_our_own
-from qkv.parts.sum_norm import numbers_of
 from qkv.train.float8.activations import STEEPEST
 from qkv.train.float8.feed_forward import SLACK
 from qkv.train.float8.product import type_on

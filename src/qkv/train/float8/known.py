@@ -13,10 +13,10 @@ from qkv.parts.block import Block
 from qkv.parts.context import Context
 from qkv.parts.feedforward import MLP, programmed_name
 from qkv.parts.linear import JoinedLinear
+from qkv.parts.norm import numbers_of
 from qkv.parts.programs import is_itself
 from qkv.parts.residual import PreNorm
 from qkv.parts.stack import Stack
-from qkv.parts.sum_norm import numbers_of
 from qkv.train.float8.stream import Steps, float8_stream
 from qkv.train.streamed import is_plain_norm, watched
 

@@ -19,7 +19,8 @@ from torch.autograd.function import once_differentiable
 
 from qkv.parts.context import Context
 from qkv.parts.feedforward import programmed_name
-from qkv.parts.sum_norm import made_there, numbers_of
+from qkv.parts.norm import numbers_of
+from qkv.parts.sum_norm import made_there
 from qkv.train.float8.activations import activated, sloped
 from qkv.train.float8.bounds import Narrow, narrow_blocks
 from qkv.train.float8.norms import sum_norm_rounded, sum_norm_rounded_back, sum_norm_times_back

@@ -6,15 +6,15 @@ rows of joined maps are told apart here, because what splits a joined matrix els
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from qkv.errors import QkvError
+from qkv.parts.divided import is_divided
 from qkv.parts.linear import JoinedLinear
 
 if TYPE_CHECKING:
@@ -109,12 +109,6 @@ def parameter_owners(model: nn.Module) -> dict[Tensor, tuple[str, nn.Module]]:
     """Of each parameter its name and the module that it belongs to, the first of those that share it."""
     modules = dict(model.named_modules())
     return {parameter: (name, modules[name.rpartition(".")[0]]) for name, parameter in model.named_parameters()}
-
-
-def is_divided(tensor: Tensor) -> TypeGuard[DTensor]:
-    """Whether ranks hold parts of a tensor. What makes such tensors takes long to load: where it is not, none is."""
-    maker = sys.modules.get("torch.distributed.tensor")
-    return maker is not None and isinstance(tensor, maker.DTensor)
 
 
 def shard_again(model: nn.Module) -> None:

@@ -12,7 +12,6 @@ from torch import Tensor
 from qkv.parts.attention.bands import band_of
 from qkv.parts.attention.in_line import seen_in_line
 from qkv.parts.attention.kernels.exact import exact
-from qkv.parts.attention.kernels.flash import flash
 from qkv.parts.attention.kernels.fused import fused
 from qkv.parts.attention.kernels.in_line import in_line
 from qkv.parts.attention.kernels.long import long, suits_long
@@ -64,16 +63,22 @@ def choose_kernel(
     learns_bias = bias is not None and bias.requires_grad
     scores = math.prod(q.shape[:3]) * k.shape[2]
     if learns_bias and q.is_cuda and k.shape[2] >= BIAS_IN_TILES and scores >= MANY and _is_band(mask):
-        return flash
+        return _flash()
     if learns_bias and q.is_cuda and torch.compiler.is_compiling() and k.shape[2] <= SHORT:
         return exact
     masked = mask is not None and mask.flag is None
     if q.is_cuda and repeats and (masked or bias is not None):
         # Vendors' kernels that take a table add gradients as they come, and so does ours to a bias in patterns.
-        return exact if learns_bias and not _is_band(mask) else flash
+        return exact if learns_bias and not _is_band(mask) else _flash()
     pays = min(q.shape[2], k.shape[2]) >= LONG
-    return flash if masked and q.is_cuda and not dropout and pays and scores >= LARGE else fused
+    return _flash() if masked and q.is_cuda and not dropout and pays and scores >= LARGE else fused
 
 
 def _is_band(mask: Mask | None) -> bool:
     return mask is None or band_of(mask) is not None
+
+
+def _flash() -> Kernel:
+    from qkv.parts.attention.kernels.flash import flash  # whose operators nobody waits for where there is no GPU
+
+    return flash
