@@ -14,6 +14,7 @@ from itertools import chain
 from typing import Any, Generic, TypeVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from qkv.generate.straight import straight
@@ -24,7 +25,8 @@ from qkv.parts.linear import JoinedLinear
 from qkv.parts.modes import answering
 
 ROWS = 64  # the number of rows packed for; the arrangement it gives serves fewer and more as well
-SMALL = 2**19  # numbers of a matrix; with fewer the plain product is as fast, and called more quickly
+AT_LEAST = 4  # rows: the product of fewer reads the matrix more slowly
+SMALL = 2**18  # numbers of a matrix; with fewer the plain product is as fast, and called more quickly
 LOOKED_AT = 32  # numbers of a weight that are compared to see whether it has changed
 
 Decodes = TypeVar("Decodes", bound=nn.Module)
@@ -42,6 +44,13 @@ class PackedLinear(nn.Module):
     def forward(self, x: Tensor, ctx: Context | None = None) -> Tensor:
         if self.scale != 1.0:
             x = x * self.scale
+        rows = x.numel() // x.shape[-1]
+        if rows >= AT_LEAST:
+            return self._product(x)
+        enough = F.pad(x.reshape(rows, -1), (0, 0, 0, AT_LEAST - rows))
+        return self._product(enough)[:rows].view(*x.shape[:-1], -1)
+
+    def _product(self, x: Tensor) -> Tensor:
         y: Tensor = torch.ops.mkldnn._linear_pointwise.default(x, self.packed, self.bias, "none", [], "")
         return y
 
