@@ -34,6 +34,7 @@ from turns import Call, Work, main, near, need
 from qkv.data.tokenizer import TextTokenizer
 from qkv.files import write_json
 from qkv.generate.readers import StateReader
+from qkv.generate.use import at_rest
 from qkv.models.bert import SIZES
 from qkv.models.head_choice import HeadChoice
 from qkv.models.vit import SIZES as VIT_SIZES
@@ -125,7 +126,7 @@ def rows(bench: Bench, count: int) -> Work:
     ids, flops = torch.tensor(texts), operations("bert", bert.sizes, bert.head, torch.tensor(texts))
 
     def ours() -> list[Tensor]:
-        with torch.inference_mode():
+        with at_rest(bert.model):
             return list(bert.model(ids)[0])
 
     return Work(
@@ -188,12 +189,13 @@ def pictures(bench: Bench) -> Work:
     given = torch.randn(bench.pick(PICTURES, 2), sizes.channels, sizes.image, sizes.image)
     flops = operations("vit", sizes, head, given)
 
-    def answering(model: nn.Module) -> Call:
-        def call() -> list[Tensor]:
-            with torch.inference_mode():
-                return list(model(given))
+    def ours() -> list[Tensor]:
+        with at_rest(model):
+            return list(model(given))
 
-        return call
+    def theirs() -> list[Tensor]:
+        with torch.inference_mode():
+            return list(Logits(reference)(given))
 
     def onnx() -> Call:
         need("onnx", "onnxruntime")
@@ -210,8 +212,8 @@ def pictures(bench: Bench) -> Work:
         unit="pictures/s",
         amount=len(given),
         ways={
-            "qkv": lambda: answering(model),
-            "HF": lambda: answering(Logits(reference)),
+            "qkv": lambda: ours,
+            "HF": lambda: theirs,
             "ONNX Runtime": onnx,
             "CTranslate2": no_such_model,
         },

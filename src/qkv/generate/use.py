@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from qkv.data.ahead import prefetched
 from qkv.errors import QkvError
+from qkv.parts.cpu_maps import quick_maps
 from qkv.parts.modes import answering
 
 Name = TypeVar("Name")
@@ -56,7 +57,7 @@ def at_rest(model: nn.Module) -> Iterator[Watch]:
     watch = Watch()
     watched = model.register_forward_hook(lambda _, given, answer: watch.look(answer))
     try:
-        with answering(model), torch.inference_mode():
+        with answering(model), torch.inference_mode(), quick_maps(model):
             yield watch
             refuse_nan(watch.taken())
     finally:

@@ -1,0 +1,74 @@
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from qkv.parts import cpu_maps
+from qkv.parts.cpu_maps import LARGE, ByOneDNN, fit, is_of_others, quick_maps
+
+WIDTH = 512
+pytestmark = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="needs oneDNN")
+
+
+@pytest.fixture
+def products(monkeypatch):
+    """How often oneDNN was asked."""
+    asked = []
+    kept = torch.ops.mkldnn._linear_pointwise
+
+    class Counted:
+        @staticmethod
+        def default(*args):
+            asked.append(args[0].shape)
+            return kept.default(*args)
+
+    monkeypatch.setattr(torch.ops.mkldnn, "_linear_pointwise", Counted)
+    return asked
+
+
+@pytest.mark.parametrize("shape", [(1, WIDTH), (3, 7, WIDTH), (2, 64, WIDTH)])
+@pytest.mark.parametrize("bias", [True, False])
+def test_the_other_library_gives_the_same(shape, bias, products):
+    linear, x = nn.Linear(WIDTH, WIDTH, bias=bias), torch.randn(*shape)
+    exact = F.linear(x.double(), linear.weight.double(), None if linear.bias is None else linear.bias.double())
+    with torch.inference_mode(), ByOneDNN():
+        found = linear(x)
+    assert found.shape == exact.shape
+    assert len(products) == 1
+    torch.testing.assert_close(found.double(), exact, rtol=1e-5, atol=1e-5)
+
+
+def test_what_does_not_fit_goes_the_way_it_always_went(products):
+    linear, x = nn.Linear(WIDTH, WIDTH), torch.randn(4, WIDTH)
+    with ByOneDNN():
+        linear(x).sum().backward()  # gradients are asked for
+        with torch.no_grad():
+            nn.Linear(16, 16)(torch.randn(2, 16))  # it is small
+            linear.bfloat16()(x.bfloat16())
+            linear.float()(torch.empty(0, WIDTH))
+            F.linear(x, weight=linear.weight)  # by name
+            F.linear(x, linear.weight.t())  # it lies across
+    assert products == []
+    with torch.no_grad():
+        assert fit(x, linear.weight)
+        assert not fit(x.double(), linear.weight.double())
+        assert not fit(x.to("meta"), linear.weight.to("meta"))
+
+
+def test_who_made_the_processor_is_read_once(tmp_path):
+    for maker, others in {"GenuineIntel": False, "AuthenticAMD": torch.backends.mkl.is_available()}.items():
+        file = tmp_path / maker
+        file.write_text(f"processor\t: 0\nvendor_id\t: {maker}\n")
+        assert is_of_others(file) == others
+    assert not is_of_others(tmp_path / "nothing")
+
+
+@pytest.mark.parametrize(("others", "width", "asked"), [(True, WIDTH, 1), (False, WIDTH, 0), (True, 16, 0)])
+def test_only_large_maps_on_such_processors_are_changed(others, width, asked, monkeypatch, products):
+    monkeypatch.setattr(cpu_maps, "is_of_others", lambda: others)
+    model = nn.Sequential(nn.Linear(width, width), nn.GELU())
+    assert (width * width >= LARGE) == (width == WIDTH)
+    with torch.inference_mode(), quick_maps(model):
+        model(torch.randn(4, width))
+    model(torch.randn(4, width))
+    assert len(products) == asked
