@@ -25,9 +25,8 @@ TITLES = {
     "decode_vs_marian": (
         "Decoding batches of equal length on a CPU",
         "No row ends early and no row is padded, so only the arithmetic counts. One sentence with one beam reads every "
-        "weight once a step: memory sets the limit, and a share of it is stated. No setting here reaches twice the "
-        "reference. A profile of qkv's side showed matrix products taking 74 to 82% of the time in three of these "
-        "settings; the peer's side was not profiled.",
+        "weight once a step: memory sets the limit, and a share of it is stated. What our time goes to in settings "
+        "like these is told under text to text.",
     ),
     "gpt2_decoding": (
         "Text by GPT-2 on a CPU",
