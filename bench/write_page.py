@@ -157,7 +157,13 @@ TITLES = {
 def table(rows: list[dict[str, Any]]) -> str:
     columns = list(dict.fromkeys(column for row in rows for column in row))
     lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
-    return "\n".join(lines + ["| " + " | ".join(str(row.get(column, "")) for column in columns) + " |" for row in rows])
+    told = [[_told(row.get(column, "")) for column in columns] for row in rows]
+    return "\n".join(lines + ["| " + " | ".join(cells) + " |" for cells in told])
+
+
+def _told(value: Any) -> str:
+    """Nobody reads more than four digits behind a point."""
+    return str(round(value, 4)) if isinstance(value, float) else str(value)
 
 
 def pictures(rows: list[dict[str, Any]], axes: dict[str, str]) -> str:
