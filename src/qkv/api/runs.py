@@ -90,26 +90,22 @@ def run_training(
         if world.size > 1:
             raise QkvError("A learning rate is looked for in one process: start the command without torchrun.")
         raise RateFound(optimizer.search(use.model, whole, batches, settings, adjust))
-    world.check_same(fingerprint, "the data to train on")
-    described = {**about, **_what_learns(use.model)}
-    if world.size == 1:  # of a model that ranks share out each device gets its part alone
-        use.model.to(settings.torch_device())
-    team = team_of(world, use.model, whole, settings)
-    run = (RunFolder if world.first else FollowedRun)(
-        folder,
-        save_model=partial(_save_whole, use, team),
-        settings=described,
-        data_fingerprint=fingerprint,
-        resume=resume,
-        overwrite=overwrite,
-    )
-    if leave is not None and not resume and world.first:
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            leave(folder)
-        except OSError as error:
-            raise QkvError(f"The run folder {folder} cannot be written ({error.strerror}): name another.") from error
     with others_may_be_lost(world.rank, world.size):
+        world.check_same(fingerprint, "the data to train on")
+        described = {**about, **_what_learns(use.model)}
+        if world.size == 1:  # of a model that ranks share out each device gets its part alone
+            use.model.to(settings.torch_device())
+        team = team_of(world, use.model, whole, settings)
+        run = (RunFolder if world.first else FollowedRun)(
+            folder,
+            save_model=partial(_save_whole, use, team),
+            settings=described,
+            data_fingerprint=fingerprint,
+            resume=resume,
+            overwrite=overwrite,
+        )
+        if leave is not None and not resume and world.first:
+            _leave_in(folder, leave)
         train(
             use.model,
             team.objective(whole),
@@ -129,6 +125,14 @@ def run_training(
     if adaptations(use.model):
         merge(use.model)
     return use
+
+
+def _leave_in(folder: Path, leave: Callable[[Path], None]) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        leave(folder)
+    except OSError as error:
+        raise QkvError(f"The run folder {folder} cannot be written ({error.strerror}): name another.") from error
 
 
 def _what_learns(model: nn.Module) -> dict[str, Any]:
