@@ -42,8 +42,8 @@ class Writers:
         self.reference = reference_of(self.ours, bench, {"eos_token_id": None, "bos_token_id": None, "pad_token_id": 0})
         self.writer = TextWriter(self.ours, many_bytes(sizes.vocabulary))  # as `qkv.load` gives it
 
-    def write(self, prompts: list[list[int]], new: int, **rows: int) -> list[list[int]]:
-        return [found[0].ids for found in self.writer.run_all(prompts, Options(most=new), **rows)]
+    def write(self, prompts: list[list[int]], new: int) -> list[list[int]]:
+        return [found[0].ids for found in self.writer.run_all(prompts, Options(most=new))]
 
     def generate(self, prompts: list[list[int]], new: int, **options: Any) -> list[list[int]]:
         """By the reference library, padded on the left."""

@@ -19,6 +19,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,8 @@ import torch.nn.functional as F
 from apart import Apart, Call, stay_single
 from common import THREADS, interleaved, read_bandwidth, report, share_of_products
 from peers import Bench, Disagreement, Missing, absent, rounded
+
+from qkv.parts.cpu_maps import product as by_onednn
 
 Make = Callable[[], Call]
 OTHERS = ("ctranslate2", "onnxruntime")
@@ -46,7 +49,8 @@ class Most:
     @staticmethod
     def measured() -> Most:
         left, right, times = torch.randn(EDGE, EDGE), torch.randn(EDGE, EDGE), []
-        for product in (F.linear, _by_onednn):  # of the two libraries that torch has, either may be the quicker
+        products = F.linear, partial(by_onednn, bias=None)  # torch has two libraries; either may be the quicker
+        for product in products:
             for _ in range(TIMES):
                 before = time.perf_counter()
                 product(left, right)
@@ -59,10 +63,6 @@ class Most:
     def seconds(self, flops: float = 0.0, bytes: float = 0.0) -> float:
         """The least that such work takes."""
         return max(flops / self.flops, bytes / self.bytes)
-
-
-def _by_onednn(x: torch.Tensor, weight: torch.Tensor) -> object:
-    return torch.ops.mkldnn._linear_pointwise.default(x, weight, None, "none", [], "")
 
 
 @dataclass(frozen=True, kw_only=True)

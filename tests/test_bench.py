@@ -263,3 +263,14 @@ def test_a_script_runs_in_small(name: str) -> None:
     )
     assert done.returncode == 0, done.stderr[-2000:]
     assert "failed" not in done.stdout
+
+
+def test_a_cliff_is_explained_or_called_unexplained(bench: Any) -> None:
+    page = bench("write_page")
+    known = {"curve": "decoding, by rows", "x": 8, "remark": "a cliff"}
+    new, none = {**known, "x": 64}, {**known, "x": 16, "remark": ""}
+    told = page.cliffs([known, none, new]).strip().split("\n\n")
+    assert [line.split(" of ")[0] for line in told] == ["The cliff at 8", "The cliff at 64"]
+    assert "one program" in told[0]
+    assert told[1].endswith("not explained yet.")
+    assert page.cliffs([none]) == ""

@@ -4,7 +4,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from qkv.parts import cpu_maps
-from qkv.parts.cpu_maps import LARGE, ByOneDNN, fit, is_of_others, quick_maps
+from qkv.parts.cpu_maps import SMALL, ByOneDNN, fit, mkl_is_slow, quick_maps
 
 WIDTH = 512
 pytestmark = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="needs oneDNN")
@@ -59,15 +59,15 @@ def test_who_made_the_processor_is_read_once(tmp_path):
     for maker, others in {"GenuineIntel": False, "AuthenticAMD": torch.backends.mkl.is_available()}.items():
         file = tmp_path / maker
         file.write_text(f"processor\t: 0\nvendor_id\t: {maker}\n")
-        assert is_of_others(file) == others
-    assert not is_of_others(tmp_path / "nothing")
+        assert mkl_is_slow(file) == others
+    assert not mkl_is_slow(tmp_path / "nothing")
 
 
 @pytest.mark.parametrize(("others", "width", "asked"), [(True, WIDTH, 1), (False, WIDTH, 0), (True, 16, 0)])
 def test_only_large_maps_on_such_processors_are_changed(others, width, asked, monkeypatch, products):
-    monkeypatch.setattr(cpu_maps, "is_of_others", lambda: others)
+    monkeypatch.setattr(cpu_maps, "mkl_is_slow", lambda: others)
     model = nn.Sequential(nn.Linear(width, width), nn.GELU())
-    assert (width * width >= LARGE) == (width == WIDTH)
+    assert (width * width >= SMALL) == (width == WIDTH)
     with torch.inference_mode(), quick_maps(model):
         model(torch.randn(4, width))
     model(torch.randn(4, width))

@@ -2,7 +2,7 @@
 
 A tokenizer that looks at nothing beyond a space cuts a text into what it cuts its words into, one after the other. So
 the library is asked for each word once. In books and in sentences most words have been met, and looking up costs a
-twentieth of cutting, on one core. BERT's cuts at each sign too, so there "end" and "end." are one word.
+small part of cutting, on one core. BERT's cuts at each sign too, so there "end" and "end." are one word.
 
 A word is a pair of numbers that hold its letters as they are in UTF-8, and how many. Words too long for that are kept
 by a dictionary.

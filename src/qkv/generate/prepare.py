@@ -1,8 +1,7 @@
 """A model made ready to decode on a CPU: its matrices packed for products with few rows.
 
 A decoding step multiplies a few rows (one a beam) with every matrix of the model. With four to sixteen rows the product
-is up to three times faster when the matrix was put beforehand into the order that oneDNN reads it in; with one or two
-it is as fast on Intel's processors, and up to twice as fast on AMD's.
+is up to three times faster when the matrix was put beforehand into the order that oneDNN reads it in.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ from torch import Tensor, nn
 
 from qkv.generate.straight import straight
 from qkv.parts.context import Context
+from qkv.parts.cpu_maps import SMALL, product
 from qkv.parts.divided import is_divided
 from qkv.parts.heads import LogitHead, TiedHead
 from qkv.parts.linear import JoinedLinear
@@ -26,7 +26,6 @@ from qkv.parts.modes import answering
 
 ROWS = 64  # the number of rows packed for; the arrangement it gives serves fewer and more as well
 AT_LEAST = 4  # rows: the product of fewer reads the matrix more slowly
-SMALL = 2**18  # numbers of a matrix; with fewer the plain product is as fast, and called more quickly
 LOOKED_AT = 32  # numbers of a weight that are compared to see whether it has changed
 
 Decodes = TypeVar("Decodes", bound=nn.Module)
@@ -46,13 +45,9 @@ class PackedLinear(nn.Module):
             x = x * self.scale
         rows = x.numel() // x.shape[-1]
         if rows >= AT_LEAST:
-            return self._product(x)
+            return product(x, self.packed, self.bias)
         enough = F.pad(x.reshape(rows, -1), (0, 0, 0, AT_LEAST - rows))
-        return self._product(enough)[:rows].view(*x.shape[:-1], -1)
-
-    def _product(self, x: Tensor) -> Tensor:
-        y: Tensor = torch.ops.mkldnn._linear_pointwise.default(x, self.packed, self.bias, "none", [], "")
-        return y
+        return product(enough, self.packed, self.bias)[:rows].view(*x.shape[:-1], -1)
 
 
 class PackedJoinedLinear(nn.Module):

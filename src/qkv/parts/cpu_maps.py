@@ -1,7 +1,7 @@
-"""Maps of a model that only answers, on a CPU that Intel has not made.
+"""Maps of a model that only answers, on a CPU, by oneDNN.
 
-torch asks Intel's MKL for products in single precision, which on processors of others leaves a sixth of their speed
-unused, and more for few rows. The other library that torch brings, oneDNN, uses all of them alike.
+torch asks Intel's MKL for products in single precision, which leaves part of the speed of other makers' processors
+unused. The other library that torch brings, oneDNN, uses all of them alike.
 """
 
 from __future__ import annotations
@@ -17,12 +17,18 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-LARGE = 2**18  # numbers of a matrix; with fewer the product is called as long as it takes
+SMALL = 2**18  # numbers of a matrix; with fewer torch's own product is as fast, and called more quickly
+
+
+def product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """x Wᵀ + b by oneDNN; W may be packed beforehand."""
+    y: Tensor = torch.ops.mkldnn._linear_pointwise.default(x, weight, bias, "none", [], "")
+    return y
 
 
 @cache
-def is_of_others(told: Path = Path("/proc/cpuinfo")) -> bool:
-    """Whether the processor is one of which MKL makes little, as far as the system tells."""
+def mkl_is_slow(told: Path = Path("/proc/cpuinfo")) -> bool:
+    """Whether the processor is one that MKL was not made for, as far as the system tells."""
     has_both = torch.backends.mkl.is_available() and torch.backends.mkldnn.is_available()
     return has_both and told.exists() and "AuthenticAMD" in told.read_text(encoding="utf-8", errors="replace")
 
@@ -35,7 +41,7 @@ class ByOneDNN(TorchFunctionMode):
     ) -> Any:
         if function is F.linear and not kwargs and fit(*args):
             x, weight, bias = (*args, None)[:3]
-            return torch.ops.mkldnn._linear_pointwise.default(x, weight, bias, "none", [], "")
+            return product(x, weight, bias)
         return function(*args, **(kwargs or {}))
 
 
@@ -47,7 +53,7 @@ def fit(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> bool:
         and type(weight) in (Tensor, nn.Parameter)
         and x.dtype == weight.dtype == torch.float32
         and x.device.type == weight.device.type == "cpu"
-        and weight.numel() >= LARGE
+        and weight.numel() >= SMALL
         and weight.is_contiguous()
         and x.numel() > 0
     )
@@ -57,10 +63,10 @@ def fit(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> bool:
 def quick_maps(model: nn.Module) -> Iterator[None]:
     """Inside, large maps of a model are by the library that is the quickest here."""
     large = any(
-        each.device.type == "cpu" and each.dtype == torch.float32 and each.numel() >= LARGE
+        each.device.type == "cpu" and each.dtype == torch.float32 and each.numel() >= SMALL
         for each in model.parameters()
     )
-    if not (large and is_of_others()):
+    if not (large and mkl_is_slow()):
         yield
         return
     with ByOneDNN():
