@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from qkv.generate.continuation import FromPrompts
-from qkv.generate.prepare import PackedLinear, can_prepare, prepare
+from qkv.generate.prepare import PackedLinear, ReorderedLinear, can_prepare, prepare
 from qkv.train.adapt import LoRA, add_lora
 from qkv.train.adapt.lora import TARGETS, updates_of
 from tests.generate.language_models import PROMPTS, small_gpt
@@ -20,7 +20,7 @@ def test_a_prepared_model_computes_the_same(case, monkeypatch):
     monkeypatch.setattr("qkv.generate.prepare.SMALL", 1)
     model = small_model(case)
     ready = prepare(model)
-    assert any(isinstance(module, PackedLinear) for module in ready.modules())
+    assert any(isinstance(module, PackedLinear | ReorderedLinear) for module in ready.modules())
     for rows in (1, 3, 70):
         source, lengths = sources([9, *[4] * (rows - 1)], model.source_vocabulary)
         target = torch.randint(0, model.target_vocabulary, (rows, 5))
@@ -29,6 +29,19 @@ def test_a_prepared_model_computes_the_same(case, monkeypatch):
         memory, cache = ready.encode(source, lengths), ready.new_cache(5)
         steps = [ready.decode(target[:, step : step + 1], memory, cache) for step in range(5)]
         torch.testing.assert_close(torch.cat(steps, 1), model(source, lengths, target), atol=1e-5, rtol=1e-4)
+
+
+@torch.no_grad()
+def test_without_a_compiler_a_prepared_model_computes_the_same(monkeypatch):
+    monkeypatch.setattr("qkv.generate.prepare.SMALL", 1)
+    monkeypatch.setattr("qkv.parts.cpu.library", lambda: None)
+    model = small_gpt()
+    ready = prepare(model)
+    assert isinstance(ready.head, ReorderedLinear)
+    ours, theirs = FromPrompts(ready, PROMPTS, most=4), FromPrompts(model, PROMPTS, most=4)
+    torch.testing.assert_close(ours.begin(), theirs.begin(), atol=1e-5, rtol=1e-4)
+    new = torch.full((len(PROMPTS), 1), 5)
+    torch.testing.assert_close(ours.advance(new), theirs.advance(new), atol=1e-5, rtol=1e-4)
 
 
 @torch.no_grad()
@@ -45,7 +58,9 @@ def test_the_weights_are_shared_and_the_model_stays_as_it_was(monkeypatch):
 
 
 def test_small_matrices_stay_as_they_are():
-    assert not any(isinstance(module, PackedLinear) for module in prepare(small_model("transformer")).modules())
+    assert not any(
+        isinstance(module, PackedLinear | ReorderedLinear) for module in prepare(small_model("transformer")).modules()
+    )
 
 
 @torch.no_grad()
@@ -53,7 +68,7 @@ def test_a_prepared_language_model_writes_the_same(monkeypatch):
     monkeypatch.setattr("qkv.generate.prepare.SMALL", 1)
     model = small_gpt()
     ready = prepare(model)
-    assert isinstance(ready.head, PackedLinear)
+    assert isinstance(ready.head, PackedLinear | ReorderedLinear)
     for prompts in (PROMPTS, PROMPTS[:1]):
         ours, theirs = FromPrompts(ready, prompts, most=4), FromPrompts(model, prompts, most=4)
         torch.testing.assert_close(ours.begin(), theirs.begin(), atol=1e-5, rtol=1e-4)

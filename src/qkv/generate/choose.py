@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from qkv.errors import QkvError
+from qkv.parts import cpu_steps
 from qkv.parts.precision import widened
 
 BLOCK = 128  # tokens of the vocabulary whose maximum is taken before any order is sought
@@ -84,7 +85,10 @@ def likeliest(logits: Tensor, count: int, forbidden: Tensor | None) -> tuple[Ten
 
     Forbidden tokens are passed over; the others keep the probability they have beside them.
     """
-    scores = widened(logits).log_softmax(-1)  # [r v]
+    wide = widened(logits)
+    if cpu_steps.can_choose(wide):
+        return cpu_steps.likeliest(wide, min(count, wide.shape[-1]), forbidden)
+    scores = wide.log_softmax(-1)  # [r v]
     if forbidden is not None:
         scores.index_fill_(-1, forbidden, -torch.inf)
     return top(scores, count)

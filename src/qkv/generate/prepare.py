@@ -16,9 +16,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from qkv.generate.residual_steps import residual_step
 from qkv.generate.straight import straight
 from qkv.parts.context import Context
 from qkv.parts.cpu_maps import SMALL, product
+from qkv.parts.cpu_steps import MOST_ROWS, PackedMap, fits
 from qkv.parts.divided import is_divided
 from qkv.parts.heads import LogitHead, TiedHead
 from qkv.parts.linear import JoinedLinear
@@ -32,7 +34,26 @@ Decodes = TypeVar("Decodes", bound=nn.Module)
 
 
 class PackedLinear(nn.Module):
-    """(scale · x) Wᵀ + b with W in the order in which the product reads it."""
+    """(scale · x) Wᵀ + b with W in the order in which our own program reads it, for few rows."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, scale: float = 1.0) -> None:
+        super().__init__()
+        self.scale = scale
+        self.weight, self.bias = weight.detach(), None if bias is None else bias.detach()
+        self.map = PackedMap(self.weight, self.bias)
+        self._most = MOST_ROWS[weight.dtype] * weight.shape[1]
+
+    def forward(self, x: Tensor, ctx: Context | None = None) -> Tensor:
+        if 0 < x.numel() <= self._most and x.dtype == self.weight.dtype:
+            return self.map(x, self.scale)
+        x = x if self.scale == 1.0 else x * self.scale
+        return (
+            product(x, self.weight, self.bias) if x.dtype == self.weight.dtype else F.linear(x, self.weight, self.bias)
+        )
+
+
+class ReorderedLinear(nn.Module):
+    """The same where there is no compiler for that program: W in the order in which oneDNN reads it."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None, scale: float = 1.0) -> None:
         super().__init__()
@@ -55,11 +76,16 @@ class PackedJoinedLinear(nn.Module):
 
     def __init__(self, joined: JoinedLinear) -> None:
         super().__init__()
-        self.together = PackedLinear(joined.weight, joined.whole_bias())
+        self.together = packed_map(joined.weight, joined.whole_bias())
         self.sizes = list(joined.outputs.values())
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
         return self.together(x).split(self.sizes, -1)
+
+
+def packed_map(weight: Tensor, bias: Tensor | None, scale: float = 1.0) -> nn.Module:
+    """The map by what is the quickest here."""
+    return (PackedLinear if fits(weight) else ReorderedLinear)(weight, bias, scale)
 
 
 def can_prepare(model: nn.Module) -> bool:
@@ -80,7 +106,7 @@ def prepare(model: Decodes) -> Decodes:
     shared: dict[int, Any] = {id(tensor): tensor for tensor in chain(model.parameters(), model.buffers())}
     ready = deepcopy(model, shared).eval()
     for name, module in reversed(list(ready.named_modules())):  # a part's own parts come before it
-        if (packed := _packed(module) or straight(module)) is not None:
+        if (packed := _packed(module) or residual_step(module, straight) or straight(module)) is not None:
             parent, _, child = name.rpartition(".")
             setattr(ready.get_submodule(parent), child, packed)
     return ready
@@ -93,9 +119,9 @@ def _packed(module: nn.Module) -> nn.Module | None:
     if type(module) is JoinedLinear and module.weight.numel() >= SMALL:  # a descendant may compute something else
         return PackedJoinedLinear(module)
     if isinstance(module, TiedHead | LogitHead) and module.weight.numel() >= SMALL:
-        return PackedLinear(module.weight, module.bias, module.scale)
+        return packed_map(module.weight, module.bias, module.scale)
     if type(module) is nn.Linear and module.weight.numel() >= SMALL:
-        return PackedLinear(module.weight, module.bias)
+        return packed_map(module.weight, module.bias)
     return None
 
 

@@ -83,7 +83,7 @@ class StraightMLP(nn.Module):
 
     def __init__(self, whole: MLP) -> None:
         super().__init__()
-        self.inner, self.outer = whole.inner, whole.outer
+        self.whole = whole
         self._inner, self._activation, self._outer = _call(whole.inner), whole.activation, _call(whole.outer)
 
     def forward(self, x: Tensor, ctx: Context | None = None) -> Tensor:

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from qkv.errors import QkvError
+from qkv.parts import cpu_steps
 from qkv.parts.context import Context
 from qkv.parts.heads import LogitHead, TiedHead
 from qkv.parts.linear import JoinedLinear
@@ -44,6 +45,11 @@ class Int8Linear(nn.Module):
         weight = weight.detach().float()
         scales = (weight.abs().amax(1) / LEVELS).clamp(min=TINY)  # [o]
         added = weight.new_zeros(self.outputs) if bias is None else bias.detach().float()
+        self.map: cpu_steps.PackedMap | None = None
+        if cpu_steps.fits(weight):
+            whole = (weight / scales[:, None]).round().to(torch.int8)
+            self.map = cpu_steps.PackedMap(whole, added, scales, whole.sum(1, dtype=torch.int32))
+            return
         with _engine():
             narrow = torch.quantize_per_channel(weight, scales, torch.zeros_like(scales).long(), 0, torch.qint8)
             self._packed = torch.ops.quantized.linear_prepack(narrow, added)
@@ -54,6 +60,8 @@ class Int8Linear(nn.Module):
 
     def forward(self, x: Tensor, ctx: Context | None = None) -> Tensor:
         """[… i] → [… o]"""
+        if self.map is not None and x.dtype in cpu_steps.KINDS:
+            return self.map(x, self.scale)
         if self.scale != 1.0:
             x = x * self.scale
         if x.numel() == self.width and x.dtype == torch.float32 and x.ndim > 1:
@@ -76,6 +84,8 @@ class Int8Linear(nn.Module):
 
     def dequantised(self) -> Tensor:
         """The weights as they are computed with. [o i]"""
+        if self.map is not None:
+            return self.map.dequantised()
         weight: Tensor = torch.ops.quantized.linear_unpack(self._packed)[0].dequantize()
         return weight
 

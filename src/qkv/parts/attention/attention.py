@@ -240,11 +240,10 @@ class CrossAttention(MultiHead):
 
     def of_memory(self, ctx: Context) -> tuple[Tensor, Tensor]:
         """Keys and values of the memory, kept where there is a cache. [m g k d] [m g k e]"""
-        return (
-            self._read_memory(ctx) if ctx.cache is None else ctx.cache.of_memory(self, lambda: self._read_memory(ctx))
-        )
+        return self.read_memory(ctx) if ctx.cache is None else ctx.cache.of_memory(self, lambda: self.read_memory(ctx))
 
-    def _read_memory(self, ctx: Context) -> tuple[Tensor, Tensor]:
+    def read_memory(self, ctx: Context) -> tuple[Tensor, Tensor]:
+        """Keys and values of the memory, made anew. [m g k d] [m g k e]"""
         memory, placed = ctx.memory, ctx.memory_position_vectors
         assert memory is not None
         k, v = self.project(memory) if placed is None else self.project.with_last_of(memory + placed, memory)

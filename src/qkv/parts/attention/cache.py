@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from qkv.errors import QkvError
+from qkv.parts import cpu_steps
 from qkv.parts.attention.in_line import InLine
 from qkv.parts.attention.visibility import Tokens
 
@@ -144,8 +145,7 @@ class PreallocatedCache(Cache):
     def extend(self, owner: nn.Module, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         new = k.shape[2]
         end = self.length + new
-        if end > self.capacity:
-            raise QkvError(f"The cache holds {self.capacity} slots and slot {end} was asked for: make it larger.")
+        self.check_room(new)
         if owner not in self._steps:
             self._steps[owner] = (_room(k, self.capacity), _room(v, self.capacity))
         all_k, all_v = self._steps[owner]
@@ -155,11 +155,24 @@ class PreallocatedCache(Cache):
 
     def select(self, rows: Tensor, memory_rows: Tensor | None = None) -> None:
         self._select_shared(rows, memory_rows)
+        rooms = [room for pair in self._steps.values() for room in pair]
+        if cpu_steps.can_reorder(rooms, rows):
+            cpu_steps.reorder(rooms, rows, self.length)
+            return
         for owner, (k, v) in self._steps.items():
             self._steps[owner] = (_selected(k, rows, self.length), _selected(v, rows, self.length))
 
     def truncate(self, length: int) -> None:
         self._shorten(length)  # the room stays: what is written next overwrites what is forgotten
+
+    def check_room(self, new: int) -> None:
+        """Whether so many slots more can be kept."""
+        if (end := self.length + new) > self.capacity:
+            raise QkvError(f"The cache holds {self.capacity} slots and slot {end} was asked for: make it larger.")
+
+    def room(self, owner: nn.Module) -> tuple[Tensor, Tensor] | None:
+        """Keys and values of an attention's slots [r h capacity d], for those who write the next ones themselves."""
+        return self._steps.get(owner)
 
     @property
     def documents(self) -> Tensor | None:

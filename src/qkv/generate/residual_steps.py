@@ -1,0 +1,261 @@
+"""The usual step of decoding on a CPU by our own program: a residual step, with its norm, is one call of it.
+
+One new token a row, nothing recorded, keys and values in a cache with room for them. Whatever is not the usual step
+takes the way it always took; feed-forward takes any tokens, if they are few.
+
+Shapes: b rows, h query heads, g key/value heads, k keys, d width of a key, e of a value, m sources.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from ctypes import byref
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from qkv.generate.straight import StraightAttention, StraightMLP
+from qkv.generate.straight_memory import StraightCrossAttention, StraightPostNorm, StraightRMSNorm
+from qkv.generate.turns import turns_of
+from qkv.parts import cpu
+from qkv.parts.attention.attention import Attention, CrossAttention, MultiHead
+from qkv.parts.attention.cache import PreallocatedCache
+from qkv.parts.attention.visibility import Causal, Everything, NotPadding, Tokens
+from qkv.parts.context import Context
+from qkv.parts.cpu_steps import (
+    ACTIVATIONS,
+    KINDS,
+    LANES,
+    MOST_ROWS,
+    AttentionNumbers,
+    FeedForwardNumbers,
+    HeadNumbers,
+    KeptNumbers,
+    MemoryNumbers,
+    NormNumbers,
+    PackedMap,
+    copied,
+)
+from qkv.parts.feedforward import MLP, GatedMLP, programmed_name
+from qkv.parts.norm import LayerNorm, RMSNorm, numbers_of
+from qkv.parts.position import Rotary, rotate_halves, rotate_neighbours
+from qkv.parts.residual import PostNorm, PreNorm
+
+WIDEST_HEAD = 512
+
+
+class ResidualStep(nn.Module):
+    """after(x + mixer(before(x))), of which one norm is absent: a step that one call of the program does."""
+
+    template: Any  # what is the same at every call
+
+    def __init__(self, whole: nn.Module, norm: NormNumbers, held: list[Tensor]) -> None:
+        """`whole` does what is not the usual step; `held` are the numbers that `norm` points to."""
+        super().__init__()
+        self.whole, self._held = whole, held
+        none = NormNumbers()
+        self._norms = (none, norm) if isinstance(whole, StraightPostNorm) else (norm, none)
+
+    def _stream(self, step: Any, x: Tensor) -> Tensor:
+        """Room for the answer, which the step is told of."""
+        y = torch.empty_like(x)
+        step.stream.x, step.stream.y = x.data_ptr(), y.data_ptr()
+        step.stream.rows, step.stream.kind = x.numel() // x.shape[-1], KINDS[x.dtype]
+        step.stream.threads = torch.get_num_threads()
+        return y
+
+
+class FeedForwardStep(ResidualStep):
+    def __init__(self, whole: nn.Module, norm: NormNumbers, held: list[Tensor], mixer: Any, maps: Maps) -> None:
+        super().__init__(whole, norm, held)
+        inner, outer = maps
+        name = programmed_name(mixer.activation)
+        assert name is not None
+        gated = isinstance(mixer, GatedMLP)
+        template = FeedForwardNumbers(
+            before=self._norms[0], after=self._norms[1], inner=inner.numbers, outer=outer.numbers,
+            activation=ACTIVATIONS[name], gated=gated,
+        )  # fmt: skip
+        self.template, self._maps = template, maps
+
+    def forward(self, x: Tensor, ctx: Context) -> Tensor:
+        if not _is_stream(x):
+            return self.whole(x, ctx)
+        step = copied(self.template)
+        y = self._stream(step, x)
+        _program().qkv_feed_forward(byref(step))
+        return y
+
+
+class AttentionStep(ResidualStep):
+    """A token that sees all that stands before it, but padding."""
+
+    def __init__(self, whole: nn.Module, norm: NormNumbers, held: list[Tensor], mixer: Attention, maps: Maps) -> None:
+        super().__init__(whole, norm, held)
+        self.mixer = mixer
+        self._rotary, self._turns = mixer.rotary, ()
+        template = AttentionNumbers(
+            before=self._norms[0], after=self._norms[1], project=maps[0].numbers, out=maps[1].numbers,
+            heads=_heads(mixer),
+        )  # fmt: skip
+        self.template, self._maps = template, maps
+
+    _turns: tuple[Tensor, ...]
+
+    def forward(self, x: Tensor, ctx: Context) -> Tensor:
+        cache, told = ctx.cache, ctx.visibility
+        usual = x.shape[1] == 1 and type(cache) is PreallocatedCache and isinstance(told, NotPadding | Everything)
+        rooms = cache.room(self.mixer) if usual and _is_stream(x) and _unwatched(ctx) else None  # type: ignore[union-attr]
+        if rooms is None or rooms[0].dtype != x.dtype or len(rooms[0]) != len(x):
+            return self.whole(x, ctx)
+        assert isinstance(cache, PreallocatedCache)
+        cache.check_room(1)
+        step, slots = copied(self.template), cache.length + 1
+        y = self._stream(step, x)
+        documents, bias, positions = None, None, None
+        if ctx.tokens.documents is not None and isinstance(told, NotPadding):
+            documents = cache.keys(ctx.tokens).documents  # [b k]
+        step.kept = _kept(rooms, slots, documents)
+        if ctx.bias is not None:
+            bias = ctx.bias.float()  # [1 h 1 k]
+            bias = bias if bias.stride(-1) == 1 else bias.contiguous()
+            step.bias, step.bias_head = bias.data_ptr(), bias.stride(1)
+            step.bias_row = 0 if len(bias) == 1 else bias.stride(0)
+        if self._rotary is not None:
+            positions = ctx.position_ids(x.device).expand(len(x), 1).contiguous()
+            cos, sin, partner = self._turned(self._rotary, max(cache.capacity, ctx.longest()))
+            step.cos, step.sin, step.partner = cos.data_ptr(), sin.data_ptr(), partner.data_ptr()
+            step.positions = positions.data_ptr()
+        _program().qkv_attend(byref(step))
+        return y
+
+    def _turned(self, rotary: Rotary, positions: int) -> tuple[Tensor, ...]:
+        """The tables of so many positions at least."""
+        if not self._turns or len(self._turns[0]) < positions:
+            self._turns = turns_of(rotary, positions, self.mixer.key_width, torch.zeros(0))
+        return self._turns
+
+
+class MemoryStep(ResidualStep):
+    """A token that sees all of a memory, but padding."""
+
+    def __init__(
+        self, whole: nn.Module, norm: NormNumbers, held: list[Tensor], mixer: CrossAttention, maps: Maps
+    ) -> None:
+        super().__init__(whole, norm, held)
+        self.mixer = mixer
+        template = MemoryNumbers(
+            before=self._norms[0], after=self._norms[1], query=maps[0].numbers, out=maps[1].numbers,
+            heads=_heads(mixer),
+        )  # fmt: skip
+        self.template, self._maps = template, maps
+
+    def forward(self, x: Tensor, ctx: Context) -> Tensor:
+        rows, slots, _ = x.shape
+        usual = slots == 1 and ctx.memory is not None and ctx.cache is not None and _is_stream(x)
+        told = isinstance(ctx.visibility, NotPadding | Everything) and ctx.memory_position_vectors is None
+        if not (usual and told and _unwatched(ctx)):
+            return self.whole(x, ctx)
+        assert ctx.cache is not None
+        k, v = ctx.cache.of_memory(self.mixer, lambda: self._in_one_piece(ctx))  # [m g k d] [m g k e]
+        if k.dtype != x.dtype or rows % len(k):
+            return self.whole(x, ctx)
+        k, v = k.contiguous(), v.contiguous()
+        step = copied(self.template)
+        y = self._stream(step, x)
+        tokens: Tokens | None = ctx.memory_tokens
+        documents = None if tokens is None or isinstance(ctx.visibility, Everything) else tokens.documents
+        documents = None if documents is None else documents.contiguous()  # [m k]
+        step.kept, step.beams = _kept((k, v), k.shape[2], documents), rows // len(k)
+        _program().qkv_remember(byref(step))
+        return y
+
+    def _in_one_piece(self, ctx: Context) -> tuple[Tensor, Tensor]:
+        k, v = self.mixer.read_memory(ctx)
+        return k.contiguous(), v.contiguous()
+
+
+Maps = tuple[PackedMap, PackedMap]
+
+
+def residual_step(wired: nn.Module, whole: Callable[[nn.Module], nn.Module | None]) -> nn.Module | None:
+    """What takes the place of a norm and a mixer whose maps are packed; None: the program does not know them.
+
+    `whole` gives what does whatever is not the usual step.
+    """
+    if type(wired) not in (PreNorm, PostNorm):
+        return None
+    norm = _numbers_of_norm(wired.get_submodule("norm"))
+    mixer: Any = wired.mixer
+    if isinstance(mixer, StraightAttention | StraightCrossAttention | StraightMLP):
+        mixer = mixer.whole
+    if norm is None:
+        return None
+    rest = whole(wired) or wired
+    if type(mixer) in (MLP, GatedMLP):
+        maps = _maps(mixer.inner, mixer.outer)
+        if maps is None or programmed_name(mixer.activation) is None:
+            return None
+        return FeedForwardStep(rest, *norm, mixer, maps)
+    if type(mixer) is Attention and _knows(mixer) and isinstance(mixer.visibility, Causal | Everything):
+        maps = _maps(mixer.project, mixer.out)
+        turned = mixer.rotary is None or (
+            type(mixer.rotary) is Rotary and mixer.rotary.pairing in (rotate_halves, rotate_neighbours)
+        )
+        return None if maps is None or not turned else AttentionStep(rest, *norm, mixer, maps)
+    if type(mixer) is CrossAttention and _knows(mixer) and isinstance(mixer.visibility, Everything):
+        maps = _maps(mixer.query, mixer.out)
+        return None if maps is None else MemoryStep(rest, *norm, mixer, maps)
+    return None
+
+
+def _maps(first: nn.Module, last: nn.Module) -> Maps | None:
+    """Both maps as the program knows them; None where one is not packed, or does not end in a stream it knows."""
+    one, other = (getattr(getattr(part, "together", part), "map", None) for part in (first, last))
+    if not isinstance(one, PackedMap) or not isinstance(other, PackedMap) or other.outputs % LANES:
+        return None
+    return one, other
+
+
+def _numbers_of_norm(norm: nn.Module) -> tuple[NormNumbers, list[Tensor]] | None:
+    norm = norm.whole if isinstance(norm, StraightRMSNorm) else norm
+    if not isinstance(norm, LayerNorm | RMSNorm) or type(norm) not in (LayerNorm, RMSNorm):
+        return None
+    gain, shift, epsilon, rms = numbers_of(norm)
+    held = [each.detach().float().contiguous() for each in (gain, shift) if each is not None]
+    places = [each.data_ptr() for each in held]
+    return NormNumbers(places[0], None if shift is None else places[1], epsilon, rms), held
+
+
+def _knows(attention: MultiHead) -> bool:
+    widths = attention.key_width, attention.value_width
+    return attention.kernel is None and all(each % LANES == 0 and each <= WIDEST_HEAD for each in widths)
+
+
+def _heads(attention: MultiHead) -> HeadNumbers:
+    scale = attention.key_width**-0.5 if attention.scale is None else attention.scale
+    return HeadNumbers(attention.heads, attention.key_value_heads, attention.key_width, attention.value_width, scale)
+
+
+def _kept(rooms: tuple[Tensor, Tensor], slots: int, documents: Tensor | None) -> KeptNumbers:
+    """keys [b g c d], of which the first `slots` count, if `documents` [b k] hide none."""
+    keys, values = rooms
+    hidden = None if documents is None else documents.data_ptr()
+    return KeptNumbers(keys.data_ptr(), values.data_ptr(), keys.shape[2], slots, hidden)
+
+
+def _is_stream(x: Tensor) -> bool:
+    """Whether the program reads it: few tokens, in one piece, in a precision that it knows."""
+    most = MOST_ROWS.get(x.dtype, 0)
+    return 0 < x.numel() <= most * x.shape[-1] and x.is_contiguous() and not torch.is_autocast_enabled("cpu")
+
+
+def _unwatched(ctx: Context) -> bool:
+    return ctx.ledger is None and ctx.position_vectors is None
+
+
+def _program() -> Any:
+    library = cpu.library()
+    assert library is not None
+    return library

@@ -1,0 +1,409 @@
+// Steps of a model that only answers, of a few rows, on the cores of a CPU.
+//
+// A step is a residual one, y = after(x + mixer(before(x))), of which either norm may be absent, and is done by one team
+// of threads from its first number to its last. Between two pieces of a step the threads wait for each other.
+
+#include "cpu_attention.h"
+#include "cpu_maps.h"
+#include "cpu_norms.h"
+#include "cpu_room.h"
+
+enum Activation { NONE, GELU, GELU_TANH, GELU_QUICK, SILU, RELU };  // as Python numbers them
+
+static inline Floats activated(int activation, Floats x) {
+  switch (activation) {
+    case GELU:
+      for (int i = 0; i < LANES; i++) x[i] = 0.5f * x[i] * (1 + std::erf(x[i] * 0.70710678f));
+      return x;
+    case GELU_TANH:  // x σ(2u), for tanh u = 2 σ(2u) - 1
+      return x / (1.0f + exponential((x + 0.044715f * x * x * x) * -1.5957691216f));
+    case GELU_QUICK:
+      return x / (1.0f + exponential(x * -1.702f));
+    case SILU:
+      return x / (1.0f + exponential(-x));
+    case RELU:
+      return x < 0.0f ? Floats{} : x;
+    default:
+      return x;
+  }
+}
+
+struct Stream {
+  const void *x;
+  void *y;
+  long rows;
+  int kind;
+  int threads;
+};
+
+// Sixteen numbers, or as many as there are up to the end of a row.
+static inline void store_until(float *to, Floats v, long left) {
+  if (left >= LANES) store(to, v);
+  else if (left > 0) std::memcpy(to, &v, 4 * left);
+}
+
+static inline void read_row(const Stream &stream, long row, long width, float *to) {
+  if (stream.kind == SINGLE) {
+    std::memcpy(to, (const float *)stream.x + row * width, 4 * width);
+    return;
+  }
+  const uint16_t *x = (const uint16_t *)stream.x + row * width;
+  for (long i = 0; i < width; i += LANES) store(to + i, BFloat16::read(x + i));
+}
+
+static inline void write_row(const Stream &stream, long row, long width, const float *from) {
+  if (stream.kind == SINGLE) {
+    std::memcpy((float *)stream.y + row * width, from, 4 * width);
+    return;
+  }
+  uint16_t *y = (uint16_t *)stream.y + row * width;
+  for (long i = 0; i < width; i += LANES) BFloat16::write(y + i, loaded<Floats>(from + i));
+}
+
+// What maps of a step read and write on the way.
+struct Places {
+  float *x;        // [rows, width]: the stream, to which mixers add
+  float *normed;   // [rows, width]
+  float *room;     // [rows, width or inputs of the last map]
+  Inputs cells;    // of any map
+  float *made;     // [rows, outputs] of the first map
+  float *between;  // [rows, inputs] of the last map
+
+  static long numbers(long rows, long width, long made, long between) {
+    const long widest = width > between ? width : between;
+    return 2 * Room::spare(rows * width) + 2 * Room::spare(rows * widest) + Room::spare(rows * made) +
+           Room::spare(rows * between) + 2 * Room::spare(rows);
+  }
+
+  // A row of numbers to a map.
+  void give(const Map &map, const float *numbers, long row, long rows) const {
+    into_cells(map, numbers, cells, row, rows, room + row * map.inputs);
+  }
+
+  Places(Room &room, long rows, long width, long made_wide, long between_wide) {
+    const long widest = width > between_wide ? width : between_wide;
+    x = room.take(rows * width);
+    normed = room.take(rows * width);
+    this->room = room.take(rows * widest);
+    cells = {room.take<uint32_t>(rows * widest), room.take(rows), room.take(rows)};
+    made = room.take(rows * made_wide);
+    between = room.take(rows * between_wide);
+  }
+};
+
+static inline void begin(const Stream &stream, const Norm &before, const Map &map, const Places &places) {
+#pragma omp for schedule(static)
+  for (long row = 0; row < stream.rows; row++) {
+    float *x = places.x + row * map.inputs, *normed = places.normed + row * map.inputs;
+    read_row(stream, row, map.inputs, x);
+    norm_row(before, x, normed, map.inputs);
+    places.give(map, normed, row, stream.rows);
+  }
+}
+
+static inline void make(const Map &map, long rows, const Places &places, int activation) {
+  map_rows(map, places.cells, rows, [&](long row, long output, Floats v) {
+    store_until(places.made + row * map.outputs + output, activated(activation, v), map.outputs - output);
+  });
+}
+
+// x += map(between), then the norm behind it, and out.
+static inline void end(const Stream &stream, const Map &map, const Norm &after, const Places &places) {
+  map_rows(map, places.cells, stream.rows, [&](long row, long output, Floats v) {
+    float *x = places.x + row * map.outputs + output;
+    if (map.outputs - output >= LANES) store(x, loaded<Floats>(x) + v);
+  });
+#pragma omp for schedule(static)
+  for (long row = 0; row < stream.rows; row++) {
+    float *x = places.x + row * map.outputs;
+    norm_row(after, x, x, map.outputs);
+    write_row(stream, row, map.outputs, x);
+  }
+}
+
+// y = x Wᵀ + b, of rows in single precision or in bfloat16.
+struct Alone {
+  Stream stream;
+  Map map;
+  float scale;  // of x
+};
+
+extern "C" void qkv_map(const Alone *step) {
+  const Map &map = step->map;
+  const Stream &stream = step->stream;
+  const long rows = stream.rows;
+  Room room(Places::numbers(rows, map.inputs, stream.kind == SINGLE ? 0 : map.outputs, 0));
+  const Places places(room, rows, map.inputs, stream.kind == SINGLE ? 0 : map.outputs, 0);
+#pragma omp parallel num_threads(stream.threads)
+  {
+#pragma omp for schedule(static)
+    for (long row = 0; row < rows; row++) {
+      float *x = places.x + row * map.inputs;
+      read_row(stream, row, map.inputs, x);
+      if (step->scale != 1.0f)
+        for (long i = 0; i < map.inputs; i++) x[i] *= step->scale;
+      places.give(map, x, row, rows);
+    }
+    float *y = stream.kind == SINGLE ? (float *)stream.y : places.made;
+    map_rows(map, places.cells, rows, [&](long row, long output, Floats v) {
+      store_until(y + row * map.outputs + output, v, map.outputs - output);
+    });
+    if (stream.kind == BFLOAT16) {
+      const long all = rows * map.outputs;
+      uint16_t *to = (uint16_t *)stream.y;
+#pragma omp for schedule(static)
+      for (long i = 0; i < all / LANES; i++) BFloat16::write(to + i * LANES, loaded<Floats>(y + i * LANES));
+#pragma omp single
+      for (long i = all / LANES * LANES; i < all; i++) {
+        float one;
+        std::memcpy(&one, y + i, 4);
+        to[i] = (uint16_t)(BFloat16::rounded(Floats{} + one)[0] >> 16);
+      }
+    }
+  }
+}
+
+// activation(x W₁ + b₁) W₂ + b₂, or (activation(x W_gate) ⊙ x W_value) W₂ where the first map has both side by side.
+struct FeedForward {
+  Stream stream;
+  Norm before, after;
+  Map inner, outer;
+  int activation, gated;
+};
+
+extern "C" void qkv_feed_forward(const FeedForward *step) {
+  const Map &inner = step->inner, &outer = step->outer;
+  const Stream &stream = step->stream;
+  const long rows = stream.rows, hidden = outer.inputs;
+  Room room(Places::numbers(rows, inner.inputs, inner.outputs, hidden));
+  const Places places(room, rows, inner.inputs, inner.outputs, hidden);
+#pragma omp parallel num_threads(stream.threads)
+  {
+    begin(stream, step->before, inner, places);
+    make(inner, rows, places, step->gated ? NONE : step->activation);
+#pragma omp for schedule(static)
+    for (long row = 0; row < rows; row++) {
+      float *made = places.made + row * inner.outputs;
+      if (step->gated)
+        for (long i = 0; i < hidden; i += LANES)
+          store(made + i, activated(step->activation, loaded<Floats>(made + i)) * loaded<Floats>(made + hidden + i));
+      places.give(outer, made, row, rows);
+    }
+    end(stream, outer, step->after, places);
+  }
+}
+
+// Where positions turn heads: y[i] = x[i] cos[i] + x[partner[i]] sin[i].
+struct Turns {
+  const float *cos, *sin;  // [positions, key width], or null
+  const int32_t *partner;
+};
+
+struct Attend {
+  Stream stream;
+  Norm before, after;
+  Map project, out;  // queries, keys and values side by side
+  Heads heads;
+  Turns turns;
+  Kept kept;  // with the slot of the new token, which is written here
+  Bias bias;
+  const int64_t *positions;  // [rows] of the new tokens
+};
+
+static inline void turn(const Turns &turns, int64_t position, const float *x, float *y, long width) {
+  const float *cos = turns.cos + position * width, *sin = turns.sin + position * width;
+  for (long i = 0; i < width; i++) y[i] = x[i] * cos[i] + x[turns.partner[i]] * sin[i];
+}
+
+constexpr long WIDEST = 512;  // of a head
+
+template <class Precision> static void attend(const Attend &step, const Places &places, float *scores, long slots) {
+  typedef typename Precision::Number Number;
+  const Heads &heads = step.heads;
+  const long each = heads.heads / heads.groups, keys_at = heads.heads * heads.key_width;
+  const long values_at = keys_at + heads.groups * heads.key_width;
+#pragma omp for schedule(dynamic, 1)
+  for (long task = 0; task < step.stream.rows * heads.groups; task++) {
+    const long row = task / heads.groups, group = task % heads.groups;
+    const float *made = places.made + row * step.project.outputs;
+    const float *key = made + keys_at + group * heads.key_width;
+    const float *value = made + values_at + group * heads.value_width;
+    float turned[WIDEST];
+    if (step.turns.cos != nullptr) {
+      turn(step.turns, step.positions[row], key, turned, heads.key_width);
+      key = turned;
+    }
+    const long slot = (row * heads.groups + group) * step.kept.capacity + step.kept.slots - 1;
+    Number *kept_key = (Number *)step.kept.keys + slot * heads.key_width;
+    Number *kept_value = (Number *)step.kept.values + slot * heads.value_width;
+    for (long i = 0; i < heads.key_width; i += LANES) Precision::write(kept_key + i, loaded<Floats>(key + i));
+    for (long i = 0; i < heads.value_width; i += LANES) Precision::write(kept_value + i, loaded<Floats>(value + i));
+    for (long head = group * each; head < (group + 1) * each; head++) {
+      const float *q = made + head * heads.key_width;
+      if (step.turns.cos != nullptr) {
+        turn(step.turns, step.positions[row], q, turned, heads.key_width);
+        q = turned;
+      }
+      const float *bias =
+          step.bias.scores == nullptr ? nullptr : step.bias.scores + row * step.bias.row + head * step.bias.head;
+      read_slots<Precision>(heads, step.kept, bias, row, group, q, scores + task * slots,
+                            places.between + (row * heads.heads + head) * heads.value_width);
+    }
+  }
+}
+
+extern "C" void qkv_attend(const Attend *step) {
+  const Map &project = step->project, &out = step->out;
+  const Stream &stream = step->stream;
+  const long rows = stream.rows, slots = Room::spare(step->kept.slots), tasks = rows * step->heads.groups;
+  Room room(Places::numbers(rows, project.inputs, project.outputs, out.inputs) + tasks * slots);
+  const Places places(room, rows, project.inputs, project.outputs, out.inputs);
+  float *scores = room.take(tasks * slots);
+#pragma omp parallel num_threads(stream.threads)
+  {
+    begin(stream, step->before, project, places);
+    make(project, rows, places, NONE);
+    if (stream.kind == SINGLE) attend<Single>(*step, places, scores, slots);
+    else attend<BFloat16>(*step, places, scores, slots);
+#pragma omp for schedule(static)
+    for (long row = 0; row < rows; row++) places.give(out, places.between + row * out.inputs, row, rows);
+    end(stream, out, step->after, places);
+  }
+}
+
+struct Remember {
+  Stream stream;
+  Norm before, after;
+  Map query, out;
+  Heads heads;
+  Kept kept;  // of the memory
+  long beams;  // rows that read one row of it
+};
+
+template <class Precision> static void remember(const Remember &step, const Places &places, float *scores, long slots) {
+  const Heads &heads = step.heads;
+  const long each = heads.heads / heads.groups;
+#pragma omp for schedule(dynamic, 1)
+  for (long task = 0; task < step.stream.rows / step.beams * heads.heads; task++) {
+    const long memory = task / heads.heads, head = task % heads.heads;
+    for (long row = memory * step.beams; row < (memory + 1) * step.beams; row++)
+      read_slots<Precision>(heads, step.kept, nullptr, memory, head / each,
+                            places.made + row * step.query.outputs + head * heads.key_width, scores + task * slots,
+                            places.between + (row * heads.heads + head) * heads.value_width);
+  }
+}
+
+extern "C" void qkv_remember(const Remember *step) {
+  const Map &query = step->query, &out = step->out;
+  const Stream &stream = step->stream;
+  const long rows = stream.rows, slots = Room::spare(step->kept.slots);
+  const long tasks = rows / step->beams * step->heads.heads;
+  Room room(Places::numbers(rows, query.inputs, query.outputs, out.inputs) + tasks * slots);
+  const Places places(room, rows, query.inputs, query.outputs, out.inputs);
+  float *scores = room.take(tasks * slots);
+#pragma omp parallel num_threads(stream.threads)
+  {
+    begin(stream, step->before, query, places);
+    make(query, rows, places, NONE);
+    if (stream.kind == SINGLE) remember<Single>(*step, places, scores, slots);
+    else remember<BFloat16>(*step, places, scores, slots);
+#pragma omp for schedule(static)
+    for (long row = 0; row < rows; row++) places.give(out, places.between + row * out.inputs, row, rows);
+    end(stream, out, step->after, places);
+  }
+}
+
+// The `count` likeliest tokens of each row, best first, with their log-probabilities; forbidden ones are passed over.
+struct Choose {
+  const float *logits;  // [rows, vocabulary]
+  const uint8_t *forbidden;  // [vocabulary], or null
+  float *best;          // [rows, count]
+  int64_t *tokens;      // [rows, count]
+  long rows, vocabulary, count;
+  int threads;
+};
+
+constexpr long TOGETHER = 8 * LANES;  // tokens whose maximum is taken before any order is sought
+
+extern "C" void qkv_choose(const Choose *step) {
+  const long vocabulary = step->vocabulary, count = step->count, blocks = (vocabulary + TOGETHER - 1) / TOGETHER;
+  Room room(step->rows * Room::spare(blocks));
+#pragma omp parallel for schedule(static) num_threads(step->threads)
+  for (long row = 0; row < step->rows; row++) {
+    const float *logits = step->logits + row * vocabulary;
+    float *best = step->best + row * count, *maxima = room.next + row * Room::spare(blocks);
+    int64_t *tokens = step->tokens + row * count;
+    float largest = -INFINITY;
+    for (long block = 0; block < blocks; block++) {
+      const long end = (block + 1) * TOGETHER < vocabulary ? (block + 1) * TOGETHER : vocabulary;
+      long i = block * TOGETHER;
+      Floats high = all(-INFINITY);
+      for (; i + LANES <= end; i += LANES) high = loaded<Floats>(logits + i) > high ? loaded<Floats>(logits + i) : high;
+      maxima[block] = largest_of(high);
+      for (; i < end; i++) maxima[block] = logits[i] > maxima[block] ? logits[i] : maxima[block];
+      largest = maxima[block] > largest ? maxima[block] : largest;
+    }
+    Floats total = {};
+    long i = 0;
+    for (; i + LANES <= vocabulary; i += LANES) total += exponential(loaded<Floats>(logits + i) - largest);
+    double sum = sum_of(total);
+    for (; i < vocabulary; i++) sum += std::exp(logits[i] - largest);
+    for (long c = 0; c < count; c++) best[c] = -INFINITY, tokens[c] = 0;
+    long found = 0;
+    for (long block = 0; block < blocks; block++) {
+      if (found == count && maxima[block] <= best[count - 1]) continue;
+      const long end = (block + 1) * TOGETHER < vocabulary ? (block + 1) * TOGETHER : vocabulary;
+      for (long token = block * TOGETHER; token < end; token++) {
+        const float own = logits[token];
+        if (found == count && !(own > best[count - 1])) continue;
+        if (step->forbidden != nullptr && step->forbidden[token]) continue;
+        long at = found < count ? found++ : count - 1;
+        for (; at > 0 && best[at - 1] < own; at--) best[at] = best[at - 1], tokens[at] = tokens[at - 1];
+        best[at] = own, tokens[at] = token;
+      }
+    }
+    const float beside = largest + (float)std::log(sum);  // no number where one of them was none
+    for (long c = 0; c < count; c++) best[c] -= beside;
+  }
+}
+
+// Rooms [rows, groups, capacity, width] whose rows change places, in bytes.
+struct RoomOfRows {
+  char *begin;
+  long groups, group, used;  // how many; from one to the next; what is used of one
+};
+
+struct Order {
+  const RoomOfRows *rooms;
+  long many;
+  const int64_t *rows;  // row i becomes what row rows[i] was
+  long count;
+  int threads;
+};
+
+extern "C" void qkv_reorder(const Order *order) {
+  long most = 0, groups = order->rooms[0].groups;
+  for (long i = 0; i < order->many; i++) {
+    most = order->rooms[i].used > most ? order->rooms[i].used : most;
+    groups = order->rooms[i].groups > groups ? order->rooms[i].groups : groups;
+  }
+  const long each = Room::spare(most / 4 + 1) * order->count;
+  Room room(each * order->threads);
+#pragma omp parallel num_threads(order->threads)
+  {
+    char *passing = (char *)(room.next + each * omp_get_thread_num());
+#pragma omp for schedule(dynamic, 1)
+    for (long task = 0; task < order->many * groups; task++) {
+      const RoomOfRows &mine = order->rooms[task / groups];
+      if (task % groups >= mine.groups) continue;
+      char *begin = mine.begin + task % groups * mine.group;
+      const long row = mine.groups * mine.group;
+      char *at = passing;
+      for (long i = 0; i < order->count; i++)
+        if (order->rows[i] != i) std::memcpy(at, begin + order->rows[i] * row, mine.used), at += mine.used;
+      at = passing;
+      for (long i = 0; i < order->count; i++)
+        if (order->rows[i] != i) std::memcpy(begin + i * row, at, mine.used), at += mine.used;
+    }
+  }
+}

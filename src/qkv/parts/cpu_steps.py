@@ -1,0 +1,268 @@
+"""What `cpu_steps.cpp` is told, and the maps that it reads: matrices in panels of 32 outputs.
+
+Shapes: o outputs, i inputs of a map, p panels, c cells of 32 bits in a row.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from ctypes import Structure, addressof, byref, c_float, c_int, c_long, c_void_p
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from qkv.parts import cpu
+
+PANEL = 32
+LANES = 16
+KINDS = {torch.float32: 0, torch.bfloat16: 1, torch.int8: 2}  # as they are numbered there; so are activations
+ACTIVATIONS = {"gelu": 1, "gelu_tanh": 2, "gelu_quick": 3, "silu": 4, "relu": 5}
+MOST_ROWS = {torch.float32: 256, torch.bfloat16: 64}  # with more, libraries that know more of a processor are as quick
+
+MANY = 2**14  # numbers; with fewer, torch is as quick
+
+
+class MapNumbers(Structure):
+    _fields_ = [
+        ("cells", c_void_p),
+        ("bias", c_void_p),
+        ("scales", c_void_p),
+        ("sums", c_void_p),
+        ("inputs", c_long),
+        ("outputs", c_long),
+        ("kind", c_int),
+    ]
+
+
+class NormNumbers(Structure):
+    _fields_ = [("gain", c_void_p), ("shift", c_void_p), ("epsilon", c_float), ("rms", c_int)]
+
+
+class StreamNumbers(Structure):
+    _fields_ = [("x", c_void_p), ("y", c_void_p), ("rows", c_long), ("kind", c_int), ("threads", c_int)]
+
+
+class HeadNumbers(Structure):
+    _fields_ = [
+        ("heads", c_long),
+        ("groups", c_long),
+        ("key_width", c_long),
+        ("value_width", c_long),
+        ("scale", c_float),
+    ]
+
+
+class KeptNumbers(Structure):
+    _fields_ = [
+        ("keys", c_void_p),
+        ("values", c_void_p),
+        ("capacity", c_long),
+        ("slots", c_long),
+        ("documents", c_void_p),
+    ]
+
+
+class MapAlone(Structure):
+    _fields_ = [("stream", StreamNumbers), ("map", MapNumbers), ("scale", c_float)]
+
+
+class FeedForwardNumbers(Structure):
+    _fields_ = [
+        ("stream", StreamNumbers),
+        ("before", NormNumbers),
+        ("after", NormNumbers),
+        ("inner", MapNumbers),
+        ("outer", MapNumbers),
+        ("activation", c_int),
+        ("gated", c_int),
+    ]
+
+
+class AttentionNumbers(Structure):
+    _fields_ = [
+        ("stream", StreamNumbers),
+        ("before", NormNumbers),
+        ("after", NormNumbers),
+        ("project", MapNumbers),
+        ("out", MapNumbers),
+        ("heads", HeadNumbers),
+        ("cos", c_void_p),
+        ("sin", c_void_p),
+        ("partner", c_void_p),
+        ("kept", KeptNumbers),
+        ("bias", c_void_p),
+        ("bias_row", c_long),
+        ("bias_head", c_long),
+        ("positions", c_void_p),
+    ]
+
+
+class MemoryNumbers(Structure):
+    _fields_ = [
+        ("stream", StreamNumbers),
+        ("before", NormNumbers),
+        ("after", NormNumbers),
+        ("query", MapNumbers),
+        ("out", MapNumbers),
+        ("heads", HeadNumbers),
+        ("kept", KeptNumbers),
+        ("beams", c_long),
+    ]
+
+
+class ChoiceNumbers(Structure):
+    _fields_ = [
+        ("logits", c_void_p),
+        ("forbidden", c_void_p),
+        ("best", c_void_p),
+        ("tokens", c_void_p),
+        ("rows", c_long),
+        ("vocabulary", c_long),
+        ("count", c_long),
+        ("threads", c_int),
+    ]
+
+
+class RoomNumbers(Structure):
+    _fields_ = [("begin", c_void_p), ("groups", c_long), ("group", c_long), ("used", c_long)]
+
+
+class OrderNumbers(Structure):
+    _fields_ = [("rooms", c_void_p), ("many", c_long), ("rows", c_void_p), ("count", c_long), ("threads", c_int)]
+
+
+class PackedMap:
+    """x Wᵀ + b, with W in the order in which it is read."""
+
+    def __init__(
+        self, weight: Tensor, bias: Tensor | None, scales: Tensor | None = None, sums: Tensor | None = None
+    ) -> None:
+        """weight [o i]: in 8 bits with the scale of each output [o], and the sum of its weights [o]."""
+        outputs, inputs = weight.shape
+        self.kind, self.inputs, self.outputs = weight.dtype, inputs, outputs
+        self.cells = _panels(weight.detach().contiguous().view(torch.int32))
+        bias = torch.zeros(outputs) if bias is None else bias.detach().float()
+        self.parts = [None if each is None else _filled(each) for each in (bias, scales, sums)]
+        places = [None if each is None else each.data_ptr() for each in self.parts]
+        self.numbers = MapNumbers(self.cells.data_ptr(), *places, inputs, outputs, KINDS[weight.dtype])
+
+    def __call__(self, x: Tensor, scale: float = 1.0) -> Tensor:
+        """map(scale · x). [… i] → [… o]"""
+        library = cpu.library()
+        assert library is not None
+        x = x.contiguous()
+        y = _answers.like(x, (*x.shape[:-1], self.outputs))
+        step = MapAlone(stream(x, y), self.numbers, scale)
+        library.qkv_map(byref(step))
+        return y
+
+    def dequantised(self) -> Tensor:
+        """The weights of a map in 8 bits, as they are computed with. [o i]"""
+        scales = self.parts[1]
+        assert scales is not None
+        words = self.cells.transpose(1, 2).reshape(-1, self.cells.shape[1])[: self.outputs]  # [o c]
+        return words.contiguous().view(torch.int8) * scales[: self.outputs, None]
+
+
+class Answers:
+    """Room for large tensors that come and go: what the system gives anew at each step, it has to empty first.
+
+    A tensor holds the bytes it lies in, so that those which nobody else holds are free.
+    """
+
+    def __init__(self) -> None:
+        self._kept: list[bytearray] = []
+
+    def like(self, x: Tensor, shape: tuple[int, ...]) -> Tensor:
+        """Of the precision of x, with any numbers in it."""
+        numbers = math.prod(shape)
+        size = numbers * x.element_size()
+        if size < LARGE:
+            return x.new_empty(shape)
+        looked_at, found = [], None
+        while found is None and self._kept:
+            bytes_ = self._kept.pop()  # so that nobody else takes it meanwhile
+            if sys.getrefcount(bytes_) == ALONE and size <= len(bytes_) <= 2 * size:
+                found = bytes_
+            else:
+                looked_at.append(bytes_)
+        found = bytearray(size) if found is None else found
+        y = torch.frombuffer(found, dtype=x.dtype, count=numbers).view(shape)
+        self._kept = [*looked_at, found][-MOST_KEPT:]
+        return y
+
+
+ALONE = 2  # references: of whoever asks, and of the question
+MOST_KEPT = 4
+LARGE = 2**20  # bytes
+_answers = Answers()
+
+
+def fits(weight: Tensor) -> bool:
+    """Whether a matrix [o i] can be packed so."""
+    return weight.shape[1] % LANES == 0 and weight.dtype in KINDS and cpu.library() is not None
+
+
+def stream(x: Tensor, y: Tensor) -> StreamNumbers:
+    """From one to the other, [… d] each, in one piece."""
+    rows = x.numel() // x.shape[-1]
+    return StreamNumbers(x.data_ptr(), y.data_ptr(), rows, KINDS[x.dtype], torch.get_num_threads())
+
+
+def can_choose(logits: Tensor) -> bool:
+    """Whether `likeliest` takes these, and is quicker than torch."""
+    plain = logits.device.type == "cpu" and logits.dtype == torch.float32 and logits.is_contiguous()
+    return plain and logits.numel() >= MANY and cpu.library() is not None
+
+
+def likeliest(logits: Tensor, count: int, forbidden: Tensor | None) -> tuple[Tensor, Tensor]:
+    """The `count` likeliest tokens of each row, best first, with their log-probabilities. [r v] → [r c] [r c]"""
+    library = cpu.library()
+    assert library is not None
+    rows, vocabulary = logits.shape
+    best, tokens = logits.new_empty(rows, count), torch.empty(rows, count, dtype=torch.long)
+    hidden = None
+    if forbidden is not None:
+        hidden = torch.zeros(vocabulary, dtype=torch.bool).index_fill_(0, forbidden, True)
+    at = None if hidden is None else hidden.data_ptr()
+    places = logits.data_ptr(), at, best.data_ptr(), tokens.data_ptr()
+    library.qkv_choose(byref(ChoiceNumbers(*places, rows, vocabulary, count, torch.get_num_threads())))
+    return best, tokens
+
+
+def can_reorder(rooms: list[Tensor], rows: Tensor) -> bool:
+    """Whether `reorder` takes these, and is quicker than torch."""
+    plain = rows.device.type == "cpu" and all(room.is_contiguous() and len(room) == len(rows) for room in rooms)
+    return plain and sum(room.numel() for room in rooms) >= MANY and cpu.library() is not None
+
+
+def reorder(rooms: list[Tensor], rows: Tensor, used: int) -> None:
+    """Row i of each room [r h c d] becomes what row `rows[i]` was, in place, as far as its slots are used."""
+    library = cpu.library()
+    assert library is not None
+    numbers = (RoomNumbers * len(rooms))()
+    for place, room in enumerate(rooms):
+        slot = room.shape[3] * room.element_size()
+        numbers[place] = RoomNumbers(room.data_ptr(), room.shape[1], slot * room.shape[2], slot * used)
+    rows = rows.contiguous()
+    order = OrderNumbers(addressof(numbers), len(rooms), rows.data_ptr(), len(rows), torch.get_num_threads())
+    library.qkv_reorder(byref(order))
+
+
+def copied(template: Any) -> Any:
+    """Its numbers once more, to be changed."""
+    return type(template).from_buffer_copy(template)
+
+
+def _panels(words: Tensor) -> Tensor:
+    """[o c] → [p c PANEL], filled up with zeros."""
+    filled = F.pad(words, (0, 0, 0, -len(words) % PANEL))
+    return filled.view(-1, PANEL, words.shape[1]).transpose(1, 2).contiguous()
+
+
+def _filled(numbers: Tensor) -> Tensor:
+    """[o], filled up to whole panels."""
+    return F.pad(numbers.detach().float(), (0, -len(numbers) % PANEL)).contiguous()

@@ -1,0 +1,136 @@
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from qkv.parts import cpu, cpu_steps
+from qkv.parts.eight_bits import LEVELS, Int8Linear
+
+needs_program = pytest.mark.skipif(cpu.library() is None, reason="needs a C++ compiler that knows OpenMP")
+
+
+@needs_program
+@pytest.mark.parametrize(("dtype", "off"), [(torch.float32, 2e-6), (torch.bfloat16, 5e-3)])
+@pytest.mark.parametrize("rows", [1, 2, 3, 5, 8, 13, 17, 40])
+@torch.no_grad()
+def test_a_packed_map_is_the_map(rows, dtype, off):
+    torch.manual_seed(0)
+    for outputs, inputs in ((1, 16), (31, 32), (33, 48), (70, 1040)):
+        weight, bias, x = torch.randn(outputs, inputs), torch.randn(outputs), torch.randn(rows, 1, inputs)
+        weight, bias, x = weight.to(dtype), bias.to(dtype), x.to(dtype)
+        for given in (bias, None):
+            y = cpu_steps.PackedMap(weight, given)(x, 0.5)
+            exact = F.linear(0.5 * x.double(), weight.double(), None if given is None else given.double())
+            assert y.dtype == dtype
+            torch.testing.assert_close(y.double(), exact, rtol=0, atol=off * float(1 + exact.abs().max()))
+
+
+@needs_program
+@torch.no_grad()
+def test_maps_in_8_bits_are_those_of_the_whole_numbers():
+    """In float64 with the same roundings; a row is the same alone and in any company."""
+    torch.manual_seed(0)
+    weight, bias, x = torch.randn(37, 64), torch.randn(37), torch.randn(11, 64) * torch.logspace(-3, 2, 11)[:, None]
+    x[1], x[2] = 0.0, x[2].abs()
+    layer = Int8Linear(weight, bias)
+    assert layer.map is not None
+    scales = weight.abs().amax(1, keepdim=True) / LEVELS
+    torch.testing.assert_close(layer.dequantised(), (weight / scales).round() * scales)
+    low, high = x.amin(1, keepdim=True).clamp(max=0), x.amax(1, keepdim=True).clamp(min=0)
+    step = ((high - low) / 255).clamp(min=1e-30)
+    zero = (-low / step).round()
+    rounded = ((x / step).round() + zero).clamp(0, 255) - zero
+    exact = F.linear((rounded * step).double(), layer.dequantised().double(), bias.double())
+    together = layer(x)
+    # A number half-way between two steps may be rounded to either, and then differs by a step times a weight.
+    allowed = 1e-4 * float(exact.abs().max()) + step * layer.dequantised().abs().amax(1)
+    assert ((together - exact).abs() <= allowed).all()
+    for row, answer in zip(x, together, strict=True):
+        torch.testing.assert_close(layer(row[None])[0], answer, rtol=0, atol=0)
+    assert layer(x[:0]).shape == (0, 37)
+
+
+@needs_program
+@pytest.mark.parametrize("vocabulary", [5, 127, 128, 1000])
+def test_the_likeliest_are_those_of_torch(vocabulary):
+    torch.manual_seed(0)
+    logits = 5 * torch.randn(3, vocabulary)
+    logits[1, 1] = -torch.inf
+    for count in (1, 4):
+        for forbidden in (None, torch.tensor([0, 3])):
+            best, tokens = cpu_steps.likeliest(logits, min(count, vocabulary - 2), forbidden)
+            own = logits.log_softmax(-1)
+            if forbidden is not None:
+                own[:, forbidden] = -torch.inf
+            wanted = own.topk(min(count, vocabulary - 2))
+            torch.testing.assert_close(best, wanted.values, rtol=1e-6, atol=1e-5)
+            assert torch.equal(tokens, wanted.indices)
+
+
+@needs_program
+def test_logits_that_are_no_numbers_are_seen():
+    logits = torch.randn(2, 300)
+    logits[1, 77] = torch.nan
+    best, _ = cpu_steps.likeliest(logits, 1, None)
+    assert best[0].isfinite().all()
+    assert best[1].isnan().all()
+
+
+@needs_program
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_rows_change_places_as_by_an_index(dtype):
+    torch.manual_seed(0)
+    rooms = [torch.randn(6, 3, 7, 16).to(dtype), torch.randn(6, 2, 7, 32).to(dtype)]
+    before = [room.clone() for room in rooms]
+    rows = torch.tensor([1, 0, 2, 2, 5, 0])
+    cpu_steps.reorder(rooms, rows, 4)
+    for room, old in zip(rooms, before, strict=True):
+        assert torch.equal(room[:, :, :4], old[rows][:, :, :4])
+        assert torch.equal(room[:, :, 4:], old[:, :, 4:])
+
+
+def test_large_answers_lie_where_nobody_looks_any_more():
+    answers, x = cpu_steps.Answers(), torch.zeros(1)
+    shape = (2, cpu_steps.LARGE // 4)
+    first = answers.like(x, shape)
+    view = first[1]
+    view.fill_(1.0)
+    place = first.data_ptr()
+    del first
+    second = answers.like(x, shape)  # a view of the first is still held
+    second.fill_(2.0)
+    assert second.data_ptr() != place
+    assert (view == 1).all()
+    del view
+    assert answers.like(x, shape).data_ptr() == place
+    assert answers.like(x, (3,)).shape == (3,)
+
+
+@needs_program
+def test_a_compiled_program_is_kept(tmp_path, monkeypatch):
+    compiler = cpu._compiler()
+    assert compiler is not None
+    monkeypatch.setenv("QKV_CACHE", str(tmp_path))
+    ran = []
+    monkeypatch.setattr(
+        subprocess, "run", lambda command, **_: ran.append(command) or Path(command[-1]).write_bytes(b"x")
+    )
+    kept = cpu._compiled(compiler)
+    assert kept is not None
+    assert kept.read_bytes() == b"x"
+    assert cpu._compiled(compiler) == kept
+    assert len(ran) == 1
+
+
+def test_without_a_compiler_there_is_no_program(monkeypatch):
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    assert cpu.library.__wrapped__() is None
+
+
+@needs_program
+def test_a_compiler_that_fails_gives_no_program(tmp_path, monkeypatch):
+    monkeypatch.setenv("QKV_CACHE", str(tmp_path))
+    monkeypatch.setenv("CXX", "false")
+    assert cpu.library.__wrapped__() is None
