@@ -10,7 +10,7 @@ Rows = list[dict[str, Any]]
 OURS = "qkv"  # what our columns begin with
 BEST = "times the best peer"
 SHARES = ("of the limit", "of what memory allows")  # columns that tell which part of a machine's limit ours reaches
-PRODUCTS, ALONE, TAKES = "time in matrix products", "torch alone, s", "qkv, s"
+PRODUCTS, ALONE, TAKES = "time in products and steps", "torch alone, s", "qkv, s"
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ def _most(row: Mapping[str, Any], figure: float) -> float | None:
 
 def _spent(row: Mapping[str, Any]) -> str:
     if PRODUCTS in row:
-        return f"matrix products {row[PRODUCTS]}"
+        return f"products and steps {row[PRODUCTS]}"
     if row.get(ALONE) and TAKES in row:
         return f"importing torch {row[ALONE] / row[TAKES]:.0%}"
     return str(row.get("where our time goes", ""))

@@ -52,7 +52,7 @@ COLUMNS = (
     "times CTranslate2",
     "times llama.cpp",
     "of what memory allows",
-    "time in matrix products",
+    "time in products and steps",
     "perplexity",
     "tokens written",
 )
@@ -277,7 +277,7 @@ def measured(settings: Settings, only: tuple[str, ...], bandwidth: float) -> lis
         )
         row["tokens written"] = "equal" if peer.precision == "float32" else "not compared"
         if peer.name in shares:
-            row["time in matrix products"] = f"{shares[peer.name]:.0%}"
+            row["time in products and steps"] = f"{shares[peer.name]:.0%}"
         if peer.name.startswith("qkv") and peer.precision in surprise:
             row["perplexity"] = round(surprise[peer.precision], 2)
     return rows

@@ -121,7 +121,7 @@ def compete(work: Work, seconds: float) -> dict[str, Any]:
         "of the limit": f"{speed['qkv'] / limit:.0%}",
         "HF, of the limit": f"{speed['HF'] / limit:.0%}",
         "limit": f"{rounded(limit)} at {most.flops / 1e9:.0f} GFLOP/s, {most.bytes / 1e9:.1f} GB/s",
-        "time in matrix products": f"{products:.0%}",
+        "time in products and steps": f"{products:.0%}",
         "agreement": agreed,
         "turns": len(times["qkv"]),
     }

@@ -36,7 +36,8 @@ TITLES = {
         "Text by GPT-2 on a CPU",
         "One text at a time: every weight is read once a token, so memory sets the limit. A peer that reaches a good "
         "part of it, as all do in single precision, leaves no more than the rest to gain. In 8 bits (`precision=int8`) "
-        "what stands between the products weighs more. Each library runs in a process of its own: "
+        "what stands between the products weighs more. Our steps are a program in C++, compiled on its first use; "
+        "*products and steps* is the time in it and in torch's products. Each library runs in a process of its own: "
         "two in one slow each other down. Perplexity says what fewer bits cost. What is not installed where this was "
         "measured is named.",
     ),

@@ -108,7 +108,7 @@ def test_a_missed_goal_is_told_with_the_limit_and_what_our_time_goes_to(bench: A
         {"case": "BERT fills a gap", "times quicker": 2.8, "qkv, s": 1.25, "torch alone, s": 1.0},
     ]
     decoding = [
-        {"by": "qkv, float32", "times HF": 1.2, "of what memory allows": "60%", "time in matrix products": "85%"}
+        {"by": "qkv, float32", "times HF": 1.2, "of what memory allows": "60%", "time in products and steps": "85%"}
     ]
     found = bench("goals").beside_goals({"encoding_gpu": rows, "starting": starting, "gpt2_decoding": decoding})
     told = {row["work"]: (row["at the limit"], row["where our time goes"]) for row in found}
@@ -116,7 +116,7 @@ def test_a_missed_goal_is_told_with_the_limit_and_what_our_time_goes_to(bench: A
     assert told["BERT-base, 4,096 sentences"] == ("", "")  # it was reached, and has no limit
     assert told["import qkv; import x"] == ("", "")
     assert told["BERT fills a gap"] == ("3.5", "importing torch 80%")
-    assert told["qkv, float32"] == ("2", "matrix products 85%")
+    assert told["qkv, float32"] == ("2", "products and steps 85%")
 
 
 def test_what_a_call_is_spent_on(bench: Any) -> None:
