@@ -23,10 +23,12 @@ if TYPE_CHECKING:
 
 FILE = Path(__file__).with_name("step.cu")
 ROOM = 227 * 1024  # bytes of shared memory that a block may have
-WARPS = 8  # that do arithmetic; one more fills the ring
+WARPS = 8  # that do arithmetic
+FILLERS = 2  # warps that fill the ring
 TALL = 4  # rows of a matrix in a slot of the ring
 LONGEST = 2048  # inputs of a row in a slot; longer rows come in pieces
 KEPT = 16  # slots of a cache in a slot of the ring
+KEPT_OF_SHORT, SHORT = 8, 512  # the same where a cache has no more than so many: more warps have a part of them
 MOST_SHARES = 8  # of a head's slots
 LEAST = 128  # slots of a share, where there are several
 UNDER_WAY = 39 * 1024  # bytes that a block waits for at a time: enough for all of the speed of memory, or nearly
@@ -78,7 +80,7 @@ def room_of(plan: Plan, rows: int, blocks: int) -> Room | None:
     fixed = 8 * COLUMNS * (len(plan.layers) + 1) + 8 * WARPS * rows + 2048  # and barriers
     fixed += 4 * (WARPS * (first.attention.key_width + 2) + rows * _each(width, blocks))
     stages = min((ROOM - scratch - fixed) // stage, MOST)
-    stages -= stages % WARPS if stages > WARPS else 0  # as many for each warp
+    stages -= stages % (WARPS if stages > WARPS else FILLERS)  # as many for each warp
     return Room((of_width, of_attended, of_hidden), stage, stages, scratch) if stages >= FEWEST else None
 
 
@@ -133,6 +135,7 @@ class SingleStep(FusedStep):
     def program_of(self, timed: bool = False) -> cuda.Program:
         """`timed`: blocks note when they do what, into [blocks, phases, 8] in place of the second clock."""
         plan, first = self.plan, self.plan.layers[0]
+        kept = KEPT_OF_SHORT if self.capacity <= SHORT else KEPT
         room = room_of(plan, self.rows, self.blocks)
         assert room is not None
         numbers = {
@@ -140,14 +143,13 @@ class SingleStep(FusedStep):
             "HEAD_WIDTH": self.head_width, "HIDDEN": self.inner.shape[1], "VOCABULARY": self.vocabulary,
             "LAYERS": len(plan.layers), "BLOCKS": self.blocks, "WIDTH_PIECES": room.pieces[0],
             "ATTENDED_PIECES": room.pieces[1], "HIDDEN_PIECES": room.pieces[2], "STAGE": room.stage,
-            "STAGES": room.stages, "KEPT": min(KEPT, room.stage // (4 * self.head_width)),
-            "SHARES": self.single_shares, "LEAST": LEAST, "WARPS": WARPS,
-            "UNDER_WAY": UNDER_WAY,
+            "STAGES": room.stages, "KEPT": min(kept, room.stage // (4 * self.head_width)),
+            "SHARES": self.single_shares, "LEAST": LEAST, "WARPS": WARPS, "FILLERS": FILLERS, "UNDER_WAY": UNDER_WAY,
             "RMS": int(plan.norm.rms), "GATED": int(first.gated), "ACTIVATION": ACTIVATIONS.index(first.activation),
             "ROTARY": int(first.attention.rotary is not None), "PLACED": int(plan.places is not None),
             "GAP_FROM": first.project.gap[0], "GAP_TO": first.project.gap[1], "TIMED": int(timed),
         }  # fmt: skip
-        return cuda.program(FILE, "step", tuple(numbers.items()), 32 * (WARPS + 1), room.bytes)
+        return cuda.program(FILE, "step", tuple(numbers.items()), 32 * (WARPS + FILLERS), room.bytes)
 
     def _pointers(self) -> list[list[int]]:
         rows = []

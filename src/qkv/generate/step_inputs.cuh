@@ -8,16 +8,6 @@
 
 constexpr int EACH = (WIDTH / 4 + THREADS - 1) / THREADS;  // fours of a row that a thread reads
 
-// Numbers of a row that the threads of a warp have
-__device__ constexpr int numbers_with(int warp) {
-    int found = 0;
-    for (int e = 0; e < EACH; e++) {
-        int left = WIDTH / 4 - e * THREADS - warp * 32;
-        found += left < 0 ? 0 : left > 32 ? 128 : left * 4;
-    }
-    return found;
-}
-
 // x = scale · norm(stream); `read` gives all fours of this thread, of row p / EACH.
 template <class Read>
 __device__ __forceinline__ void norm(Block& block, int layer, int gain_at, float epsilon, float scale, Read read) {
@@ -37,41 +27,42 @@ __device__ __forceinline__ void norm(Block& block, int layer, int gain_at, float
     }
     read(v);
     block.stamp(1);
-    // Each warp has a mean and squares around it; together they are those of all, at the cost of one barrier.
+    // Sums and squares around the last norm's mean, which is not far: they need not wait for this one's.
 #pragma unroll
     for (int r = 0; r < ROWS; r++) {
-        float total = 0.0f, square = 0.0f, mean = 0.0f;
-        if (!RMS) {
-#pragma unroll
-            for (int e = 0; e < EACH; e++) total += (v[r][e].x + v[r][e].y) + (v[r][e].z + v[r][e].w);
-            mean = sum_of_warp(total) / max(1, numbers_with(block.warp));
-        }
+        float total = 0.0f, square = 0.0f, near = RMS ? 0.0f : block.mean[r];
 #pragma unroll
         for (int e = 0; e < EACH; e++)
             if (e * THREADS + block.thread < WIDTH / 4) {
                 float4 a = v[r][e];
-                a.x -= mean, a.y -= mean, a.z -= mean, a.w -= mean;
+                a.x -= near, a.y -= near, a.z -= near, a.w -= near;
+                total += (a.x + a.y) + (a.z + a.w);
                 square += (a.x * a.x + a.y * a.y) + (a.z * a.z + a.w * a.w);
             }
-        square = sum_of_warp(square);
-        if (block.lane == 0) block.moment[r * WARPS + block.warp] = make_float2(mean, square);
+#pragma unroll
+        for (int far = 16; far > 0; far /= 2) {
+            if (!RMS) total += __shfl_xor_sync(~0u, total, far);
+            square += __shfl_xor_sync(~0u, square, far);
+        }
+        if (block.lane == 0) block.moment[r * WARPS + block.warp] = make_float2(total, square);
     }
     together();
 #pragma unroll
     for (int r = 0; r < ROWS; r++) {
-        float mean = 0.0f, square = 0.0f;
-        float2 of_warp[WARPS];
+        float2 sum[WARPS];
 #pragma unroll
-        for (int w = 0; w < WARPS; w++) {
-            of_warp[w] = block.moment[r * WARPS + w];
-            mean += of_warp[w].x * (numbers_with(w) * (1.0f / WIDTH));
-        }
+        for (int w = 0; w < WARPS; w++) sum[w] = block.moment[r * WARPS + w];
 #pragma unroll
-        for (int w = 0; w < WARPS; w++) {
-            float off = of_warp[w].x - mean;
-            square += of_warp[w].y + off * off * numbers_with(w);
+        for (int far = WARPS / 2; far > 0; far /= 2)
+#pragma unroll
+            for (int w = 0; w < far; w++) sum[w].x += sum[w + far].x, sum[w].y += sum[w + far].y;
+        float mean = 0.0f, square = sum[0].y * (1.0f / WIDTH);
+        if (!RMS) {
+            float off = sum[0].x * (1.0f / WIDTH);
+            mean = block.mean[r] += off;
+            square = fmaxf(square - off * off, 0.0f);
         }
-        float rate = rsqrtf(square * (1.0f / WIDTH) + epsilon);
+        float rate = rsqrtf(square + epsilon);
 #pragma unroll
         for (int e = 0; e < EACH; e++) {
             int i = e * THREADS + block.thread;
@@ -81,9 +72,9 @@ __device__ __forceinline__ void norm(Block& block, int layer, int gain_at, float
             a.z = ((a.z - mean) * rate * g.z + s.z) * scale, a.w = ((a.w - mean) * rate * g.w + s.w) * scale;
             uint2 most = make_uint2(narrowed(a.x, a.y), narrowed(a.z, a.w));
             float4 m = widened(most);
-            ((uint2*)block.x)[r * (WIDTH / 4) + i] = most;
-            ((uint2*)block.x)[(ROWS + r) * (WIDTH / 4) + i] =
-                make_uint2(narrowed(a.x - m.x, a.y - m.y), narrowed(a.z - m.z, a.w - m.w));
+            block.lay(r * (WIDTH / 4) + i, most);
+            block.lay((ROWS + r) * (WIDTH / 4) + i,
+                      make_uint2(narrowed(a.x - m.x, a.y - m.y), narrowed(a.z - m.z, a.w - m.w)));
         }
     }
     together();
@@ -104,7 +95,7 @@ __device__ __forceinline__ void take(Block& block, int from) {
         block.words.await(v, at, wanted);
 #pragma unroll
         for (int p = 0; p < AT_ONCE; p++)
-            if (wanted(p)) ((uint2*)block.x)[begin + p * THREADS] = pairs_of(v[p]);
+            if (wanted(p)) block.lay(begin + p * THREADS, pairs_of(v[p]));
     }
     block.stamp(1);
     together();
@@ -150,7 +141,7 @@ __device__ __forceinline__ void join(Block& block) {
                 a += weight * y.x, b += weight * y.y, c += weight * y.z, d += weight * y.w;
             }
             float rate = 1.0f / total;
-            ((uint2*)block.x)[i] = make_uint2(narrowed(a * rate, b * rate), narrowed(c * rate, d * rate));
+            block.lay(i, make_uint2(narrowed(a * rate, b * rate), narrowed(c * rate, d * rate)));
         }
     }
     block.stamp(1);

@@ -21,12 +21,6 @@ __device__ __forceinline__ float4 widened(uint2 v) {
     return make_float4(low_of(v.x), high_of(v.x), low_of(v.y), high_of(v.y));
 }
 
-__device__ __forceinline__ float sum_of_warp(float v) {
-#pragma unroll
-    for (int far = 16; far > 0; far /= 2) v += __shfl_xor_sync(~0u, v, far);
-    return v;
-}
-
 enum { NONE, GELU, GELU_TANH, GELU_QUICK, SILU, RELU };
 
 // As in parts/activation_programs.py. Those of product.cu, which has thousands to do at a time, divide less exactly.

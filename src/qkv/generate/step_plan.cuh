@@ -6,8 +6,8 @@
 // Given by #define: ROWS WIDTH HEADS GROUPS HEAD_WIDTH HIDDEN VOCABULARY LAYERS BLOCKS; WIDTH_PIECES
 // ATTENDED_PIECES HIDDEN_PIECES (of a row of each width); STAGE (bytes of a slot) STAGES UNDER_WAY (bytes that are
 // waited for at a time) KEPT (slots of a cache in a unit) SHARES (of a head's slots, at most) LEAST (slots of a share,
-// where there are several) WARPS; RMS GATED ACTIVATION ROTARY PLACED GAP_FROM GAP_TO; TIMED (whether
-// blocks note when they do what).
+// where there are several) WARPS (that do arithmetic) FILLERS (warps that fill the ring); RMS GATED ACTIVATION ROTARY
+// PLACED GAP_FROM GAP_TO; TIMED (whether blocks note when they do what).
 
 #pragma once
 
@@ -18,8 +18,10 @@ typedef unsigned short u16;
 typedef long long i64;
 
 constexpr int THREADS = 32 * WARPS;                      // that do arithmetic
+constexpr int ALL_THREADS = THREADS + 32 * FILLERS;
 constexpr int TAKERS = STAGES < WARPS ? STAGES : WARPS;  // warps that take units; see `Ring::first_of`
 constexpr int TALL = 4;                                  // pieces of rows in a unit
+constexpr int HELD = 26;                                 // eights of weights that a lane may hold while it waits
 constexpr int ATTENDED = HEADS * HEAD_WIDTH, QKV = (HEADS + 2 * GROUPS) * HEAD_WIDTH;
 constexpr int LINES = ROWS * HEADS;
 constexpr int SIDES = GATED ? 2 : 1;                 // rows of a matrix for an output of the inner map

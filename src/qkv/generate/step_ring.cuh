@@ -1,8 +1,10 @@
-// The ring of weights, and the warp that does nothing but fill it.
+// The ring of weights, and the warps that do nothing but fill it.
 //
 // Units are what the ring holds in a slot: four pieces of rows of a matrix, or some slots of keys and of values. One
-// warp takes a unit, by its number. Everyone counts units in the same order: qkv, attention, out, inner, outer of each
-// layer, head. Who fills waits for nothing but free room, so that memory is always being read.
+// warp takes a unit, by its number, and one fills it, in turns. Everyone counts units in the same order: qkv,
+// attention, out, inner, outer of each layer, head. Who fills waits for nothing but free room, so that memory is always
+// being read. One warp alone is too slow: two waits, a few addresses and a copy take it nearly as long as memory takes
+// for a unit.
 
 #pragma once
 
@@ -30,12 +32,12 @@ __device__ __forceinline__ void copy(void* to, const void* from, u32 bytes, u64*
 
 __device__ __forceinline__ void fetch(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
 
+constexpr int FITTING = UNDER_WAY / STAGE;
+constexpr int AHEAD = FITTING < 1 ? 1 : FITTING < STAGES / 2 ? FITTING : STAGES / 2;  // units under way
+
 struct Ring {
     u8* slots;           // [STAGES STAGE]
     u64 *full, *empty;   // barriers [STAGES]
-    u32* sizes;          // of units whose copies have begun [STAGES]
-    u32 under_way = 0;   // bytes of those from the oldest on that may not be there
-    int oldest = 0;
     int unit = 0;        // the next
 #if TIMED
     i64 idle = 0;        // how long was waited for units
@@ -80,54 +82,62 @@ struct Ring {
         if (lane == 0) arrive(address_of(empty_of(number)));
     }
 
-    __device__ __forceinline__ void begin_unit(u32 bytes) {
-        wait(empty_of(unit), unit / STAGES + 1);
-        // Few copies at a time: what blocks tell each other waits in the same queues.
-        for (; oldest < unit && (under_way + bytes > UNDER_WAY || unit - oldest == STAGES); oldest++) {
-            wait(full_of(oldest), oldest / STAGES);
-            under_way -= sizes[oldest % STAGES];
-        }
-        under_way += bytes;
-        sizes[unit % STAGES] = bytes;
-        expect(address_of(full_of(unit)), bytes);
+    // Likewise, which a warp fills
+    static_assert(STAGES % FILLERS == 0 && FILLERS <= 2, "what is said of `begin_unit` holds");
+    __device__ __forceinline__ int first_for(int filler) { return (filler + FILLERS - unit % FILLERS) % FILLERS; }
+
+    // Few copies at a time: what blocks tell each other waits in the same queues. The unit that is waited for first may
+    // be the other filler's, which has not filled its slot a second time yet: before that it waits for a unit of this
+    // one that is not before `number`, since AHEAD is at most half of the ring.
+    __device__ __forceinline__ void begin_unit(int number, u32 bytes) {
+        if (number >= AHEAD) wait(full_of(number - AHEAD), (number - AHEAD) / STAGES);
+        wait(empty_of(number), number / STAGES + 1);
+        expect(address_of(full_of(number)), bytes);
     }
 };
 
-// What this block needs of a matrix with `all` outputs
+// What this block needs of a matrix with `all` outputs; all that can be known of a unit is, before it is waited for
 template <int K, int PIECES, int SIDE>
-__device__ __forceinline__ void fill_map(Ring& ring, const u16* w, int all, int map, u64 policy) {
+__device__ __forceinline__ void fill_map(Ring& ring, int filler, const u16* w, int all, int map, u64 policy) {
     constexpr int PIECE = K / PIECES * 2;  // bytes
     Outputs mine = outputs_of(all, turn_of(map));
     int rows = mine.count * SIDE, units = units_of(rows, PIECES);
-    for (int i = 0; i < units; i++, ring.unit++) {
-        int from = i / PIECES * TALL, count = min(TALL, rows - from), piece = i % PIECES;
-        ring.begin_unit(count * PIECE);
-        u8* to = ring.slot(ring.unit);
-        u64* barrier = ring.full_of(ring.unit);
-        if (PIECES == 1 && SIDE == 1) {
-            copy(to, w + (i64)(mine.first + from) * K, count * PIECE, barrier, policy);
-            continue;
+    for (int i = ring.first_for(filler); i < units; i += FILLERS) {
+        int from = i / PIECES * TALL, count = min(TALL, rows - from), piece = i % PIECES, number = ring.unit + i;
+        u8* to = ring.slot(number);
+        u64* barrier = ring.full_of(number);
+        const u16* row[TALL];
+#pragma unroll
+        for (int j = 0; j < TALL; j++) {
+            i64 which = (i64)((from + j) % SIDE) * all + mine.first + (from + j) / SIDE;
+            row[j] = w + which * K + piece * (K / PIECES);
         }
-        for (int j = 0; j < count; j++) {
-            i64 row = (from + j) % SIDE * all + mine.first + (from + j) / SIDE;
-            copy(to + j * PIECE, w + row * K + piece * (K / PIECES), PIECE, barrier, policy);
-        }
+        ring.begin_unit(number, count * PIECE);
+        constexpr bool AS_ONE = PIECES == 1 && SIDE == 1;
+        if (AS_ONE) copy(to, row[0], count * PIECE, barrier, policy);
+#pragma unroll
+        for (int j = 0; j < TALL; j++)
+            if (!AS_ONE && j < count) copy(to + j * PIECE, row[j], PIECE, barrier, policy);
     }
+    ring.unit += units;
 }
 
 // Its share of earlier keys and values
-__device__ __forceinline__ void fill_slots(Ring& ring, const Given& given, int layer) {
+__device__ __forceinline__ void fill_slots(Ring& ring, int filler, const Given& given, int layer) {
     const u16 *keys = given.of<u16>(layer, KEYS), *values = given.of<u16>(layer, VALUES);
     for (int task = blockIdx.x; task < LINES * SHARES; task += BLOCKS) {
         Share s = share_of(task, given);
         i64 head = (i64)(s.row * GROUPS + s.group) * given.capacity;
-        for (int done = 0; done < s.count; done += KEPT, ring.unit++) {
-            u32 bytes = min(KEPT, s.count - done) * HEAD_WIDTH * 2;
-            i64 from = (head + s.begin + done) * HEAD_WIDTH;
-            ring.begin_unit(2 * bytes);
-            copy(ring.slot(ring.unit), keys + from, bytes, ring.full_of(ring.unit));
-            copy(ring.slot(ring.unit) + KEPT * HEAD_WIDTH * 2, values + from, bytes, ring.full_of(ring.unit));
+        int units = (s.count + KEPT - 1) / KEPT;
+        for (int i = ring.first_for(filler); i < units; i += FILLERS) {
+            int number = ring.unit + i;
+            u32 bytes = min(KEPT, s.count - i * KEPT) * HEAD_WIDTH * 2;
+            i64 from = (head + s.begin + i * KEPT) * HEAD_WIDTH;
+            ring.begin_unit(number, 2 * bytes);
+            copy(ring.slot(number), keys + from, bytes, ring.full_of(number));
+            copy(ring.slot(number) + KEPT * HEAD_WIDTH * 2, values + from, bytes, ring.full_of(number));
         }
+        ring.unit += units;
     }
 }
 
@@ -143,16 +153,17 @@ __device__ __forceinline__ void fetch_small(const Given& given, int layer, int l
     }
 }
 
-__device__ void fill(Ring& ring, const Given& given, int lane) {
-    for (int layer = blockIdx.x; layer < LAYERS; layer += BLOCKS) fetch_small(given, layer, lane);
+__device__ void fill(Ring& ring, int filler, const Given& given, int lane) {
+    if (filler == 0)
+        for (int layer = blockIdx.x; layer < LAYERS; layer += BLOCKS) fetch_small(given, layer, lane);
     if (lane > 0) return;
     u64 policy = first_to_go();
     for (int layer = 0; layer < LAYERS; layer++) {
-        fill_map<WIDTH, WIDTH_PIECES, 1>(ring, given.of<u16>(layer, MAP), QKV, 4 * layer, policy);
-        fill_slots(ring, given, layer);
-        fill_map<ATTENDED, ATTENDED_PIECES, 1>(ring, given.of<u16>(layer, OUT), WIDTH, 4 * layer + 1, policy);
-        fill_map<WIDTH, WIDTH_PIECES, SIDES>(ring, given.of<u16>(layer, INNER), HIDDEN, 4 * layer + 2, policy);
-        fill_map<HIDDEN, HIDDEN_PIECES, 1>(ring, given.of<u16>(layer, OUTER), WIDTH, 4 * layer + 3, policy);
+        fill_map<WIDTH, WIDTH_PIECES, 1>(ring, filler, given.of<u16>(layer, MAP), QKV, 4 * layer, policy);
+        fill_slots(ring, filler, given, layer);
+        fill_map<ATTENDED, ATTENDED_PIECES, 1>(ring, filler, given.of<u16>(layer, OUT), WIDTH, 4 * layer + 1, policy);
+        fill_map<WIDTH, WIDTH_PIECES, SIDES>(ring, filler, given.of<u16>(layer, INNER), HIDDEN, 4 * layer + 2, policy);
+        fill_map<HIDDEN, HIDDEN_PIECES, 1>(ring, filler, given.of<u16>(layer, OUTER), WIDTH, 4 * layer + 3, policy);
     }
-    fill_map<WIDTH, WIDTH_PIECES, 1>(ring, given.of<u16>(LAYERS, MAP), VOCABULARY, 4 * LAYERS, policy);
+    fill_map<WIDTH, WIDTH_PIECES, 1>(ring, filler, given.of<u16>(LAYERS, MAP), VOCABULARY, 4 * LAYERS, policy);
 }
