@@ -209,12 +209,9 @@ def main() -> None:
     parser.add_argument("--only", action="append", help="peers whose names begin so, beside ours; may be said again")
     given = parser.parse_args()
     stay_single()
-    cores = Apart(lambda: read_bandwidth, THREADS)
-    bandwidth = cores()
-    cores.end()
     with tempfile.TemporaryDirectory() as folder:
         settings = Settings(given.small, Path(folder))
-        rows = measured(settings, tuple(given.only or [""]), bandwidth)
+        rows, bandwidth = measured(settings, tuple(given.only or [""]))
     if given.small:
         print(*rows, sep="\n")
         return
@@ -236,7 +233,8 @@ def check_tokens(written: dict[str, list[int]], peer: Peer, new: int) -> None:
         raise Disagreement(f"{peer.name} writes other tokens")
 
 
-def measured(settings: Settings, only: tuple[str, ...], bandwidth: float) -> list[dict[str, Any]]:
+def measured(settings: Settings, only: tuple[str, ...]) -> tuple[list[dict[str, Any]], float]:
+    """The rows, and how fast memory was read at its best while they were measured: machines have good and bad times."""
     writers: dict[str, Apart] = {}
     missing: dict[str, str] = {}
     chosen = [peer for peer in settings.peers() if peer.name.startswith(("qkv", *only))]
@@ -252,8 +250,13 @@ def measured(settings: Settings, only: tuple[str, ...], bandwidth: float) -> lis
             missing[peer.name] = f"{'not here' if isinstance(error, Missing) else 'failed'}: {error}"
             if (failed := writers.pop(peer.name, None)) is not None:
                 failed.end()
-    times = interleaved(writers, seconds=settings.seconds, at_least=1 if settings.bench.small else 3)
-    middle = {name: settings.new / statistics.median(some) for name, some in times.items()}
+    memory = Apart(lambda: read_bandwidth, THREADS)
+    found: list[float] = []
+    turns = {**writers, "memory": lambda: found.append(memory())}
+    times = interleaved(turns, seconds=settings.seconds, at_least=1 if settings.bench.small else 3)
+    memory.end()
+    bandwidth = max(found)
+    middle = {name: settings.new / statistics.median(times[name]) for name in writers}
     shares = {
         name: writer.watched(share_of_products) for name, writer in writers.items() if name.startswith(("qkv", "HF"))
     }
@@ -280,7 +283,7 @@ def measured(settings: Settings, only: tuple[str, ...], bandwidth: float) -> lis
             row["time in products and steps"] = f"{shares[peer.name]:.0%}"
         if peer.name.startswith("qkv") and peer.precision in surprise:
             row["perplexity"] = round(surprise[peer.precision], 2)
-    return rows
+    return rows, bandwidth
 
 
 if __name__ == "__main__":

@@ -42,7 +42,10 @@ TRANSLATORS = {
 
 @pytest.fixture(autouse=True)
 def _all_maps_are_large(monkeypatch):
+    """And no number of rows is too many, on any processor."""
     monkeypatch.setattr("qkv.generate.prepare.SMALL", 1)
+    for room in ("qkv.generate.prepare", "qkv.generate.residual_steps", "qkv.parts.cpu_steps"):
+        monkeypatch.setattr(f"{room}.most_rows", lambda kind: 1000)
 
 
 def model_of(name: str) -> Any:

@@ -34,6 +34,8 @@ def test_maps_in_8_bits_are_those_of_the_whole_numbers():
     torch.manual_seed(0)
     weight, bias, x = torch.randn(37, 64), torch.randn(37), torch.randn(11, 64) * torch.logspace(-3, 2, 11)[:, None]
     x[1], x[2] = 0.0, x[2].abs()
+    if not cpu_steps.fits(weight, torch.int8):
+        pytest.skip("8 bits are by torch's library on this processor")
     layer = Int8Linear(weight, bias)
     assert layer.map is not None
     scales = weight.abs().amax(1, keepdim=True) / LEVELS

@@ -20,7 +20,7 @@ from qkv.generate.residual_steps import residual_step
 from qkv.generate.straight import straight
 from qkv.parts.context import Context
 from qkv.parts.cpu_maps import SMALL, product
-from qkv.parts.cpu_steps import MOST_ROWS, PackedMap, fits
+from qkv.parts.cpu_steps import PackedMap, fits, most_rows
 from qkv.parts.divided import is_divided
 from qkv.parts.heads import LogitHead, TiedHead
 from qkv.parts.linear import JoinedLinear
@@ -41,7 +41,7 @@ class PackedLinear(nn.Module):
         self.scale = scale
         self.weight, self.bias = weight.detach(), None if bias is None else bias.detach()
         self.map = PackedMap(self.weight, self.bias)
-        self._most = MOST_ROWS[weight.dtype] * weight.shape[1]
+        self._most = most_rows(weight.dtype) * weight.shape[1]
 
     def forward(self, x: Tensor, ctx: Context | None = None) -> Tensor:
         if 0 < x.numel() <= self._most and x.dtype == self.weight.dtype:
@@ -85,7 +85,7 @@ class PackedJoinedLinear(nn.Module):
 
 def packed_map(weight: Tensor, bias: Tensor | None, scale: float = 1.0) -> nn.Module:
     """The map by what is the quickest here."""
-    return (PackedLinear if fits(weight) else ReorderedLinear)(weight, bias, scale)
+    return (PackedLinear if fits(weight, weight.dtype) else ReorderedLinear)(weight, bias, scale)
 
 
 def can_prepare(model: nn.Module) -> bool:

@@ -27,7 +27,6 @@ from qkv.parts.cpu_steps import (
     ACTIVATIONS,
     KINDS,
     LANES,
-    MOST_ROWS,
     AttentionNumbers,
     FeedForwardNumbers,
     HeadNumbers,
@@ -36,6 +35,7 @@ from qkv.parts.cpu_steps import (
     NormNumbers,
     PackedMap,
     copied,
+    most_rows,
 )
 from qkv.parts.feedforward import MLP, GatedMLP, programmed_name
 from qkv.parts.norm import LayerNorm, RMSNorm, numbers_of
@@ -247,8 +247,9 @@ def _kept(rooms: tuple[Tensor, Tensor], slots: int, documents: Tensor | None) ->
 
 def _is_stream(x: Tensor) -> bool:
     """Whether the program reads it: few tokens, in one piece, in a precision that it knows."""
-    most = MOST_ROWS.get(x.dtype, 0)
-    return 0 < x.numel() <= most * x.shape[-1] and x.is_contiguous() and not torch.is_autocast_enabled("cpu")
+    return (
+        0 < x.numel() <= most_rows(x.dtype) * x.shape[-1] and x.is_contiguous() and not torch.is_autocast_enabled("cpu")
+    )
 
 
 def _unwatched(ctx: Context) -> bool:

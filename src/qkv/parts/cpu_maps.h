@@ -10,7 +10,7 @@
 
 #include <omp.h>
 
-constexpr int PANEL = 2 * LANES;
+constexpr int PANEL = 32, PARTS = PANEL / LANES;  // as Python packs them; registers that one cell of all outputs fills
 constexpr long BLOCK = 512;  // cells that are added up before they join the sum of others: sums of fewer are rounded less
 #if defined(__AVX512F__)
 constexpr int MOST_ROWS = 8;  // whose sums fit into registers
@@ -105,10 +105,10 @@ template <class Of, int ROWS, int APART, bool FETCHES = false>
 static void of_panel(const Map &map, const Inputs &x, long first, long panel, float *values, Fetched next = {}) {
   const long row = map.row();
   const uint32_t *w = map.cells + panel * PANEL * row, *given = x.cells + first * row;
-  typename Of::Sum total[ROWS][2] = {};
+  typename Of::Sum total[ROWS][PARTS] = {};
   for (long begin = 0; begin < row; begin += BLOCK) {
     const long end = begin + BLOCK < row ? begin + BLOCK : row;
-    typename Of::Sum sum[APART][ROWS][2] = {};
+    typename Of::Sum sum[APART][ROWS][PARTS] = {};
     for (long i = begin; i < end; i += APART)
 #pragma GCC unroll 8
       for (int a = 0; a < APART; a++) {
@@ -117,30 +117,34 @@ static void of_panel(const Map &map, const Inputs &x, long first, long panel, fl
           __builtin_prefetch(at, 0, 2);
           __builtin_prefetch(at + 64, 0, 2);
         }
-        const Cells left = loaded<Cells>(w + (i + a) * PANEL), right = loaded<Cells>(w + (i + a) * PANEL + LANES);
+        Cells weights[PARTS];
+#pragma GCC unroll 8
+        for (int p = 0; p < PARTS; p++) weights[p] = loaded<Cells>(w + (i + a) * PANEL + p * LANES);
 #pragma GCC unroll 8
         for (int r = 0; r < ROWS; r++) {
           const uint32_t cell = given[(i + a) * ROWS + r];
-          sum[a][r][0] = Of::plus(sum[a][r][0], left, cell);
-          sum[a][r][1] = Of::plus(sum[a][r][1], right, cell);
+#pragma GCC unroll 8
+          for (int p = 0; p < PARTS; p++) sum[a][r][p] = Of::plus(sum[a][r][p], weights[p], cell);
         }
       }
 #pragma GCC unroll 8
     for (int r = 0; r < ROWS; r++)
 #pragma GCC unroll 8
-      for (int a = 0; a < APART; a++) total[r][0] += sum[a][r][0], total[r][1] += sum[a][r][1];
+      for (int a = 0; a < APART; a++)
+#pragma GCC unroll 8
+        for (int p = 0; p < PARTS; p++) total[r][p] += sum[a][r][p];
   }
   for (int r = 0; r < ROWS; r++)
-    for (int half = 0; half < 2; half++) {
-      const long output = panel * PANEL + half * LANES;
+    for (int p = 0; p < PARTS; p++) {
+      const long output = panel * PANEL + p * LANES;
       Floats value;
       if constexpr (Of::WHOLE) {
-        value = __builtin_convertvector(total[r][half], Floats) - loaded<Floats>(map.sums + output) * x.zeros[first + r];
+        value = __builtin_convertvector(total[r][p], Floats) - loaded<Floats>(map.sums + output) * x.zeros[first + r];
         value *= loaded<Floats>(map.scales + output) * x.steps[first + r];
       } else {
-        value = total[r][half];
+        value = total[r][p];
       }
-      store(values + r * PANEL + half * LANES, value + loaded<Floats>(map.bias + output));
+      store(values + r * PANEL + p * LANES, value + loaded<Floats>(map.bias + output));
     }
 }
 
@@ -154,15 +158,15 @@ static void of_group(const Map &map, const Inputs &x, Group group, long rows, lo
     of_panel<Of, MOST_ROWS < 8 ? 1 : 8, 1, true>(map, x, group.first, panel, values, {next, bytes});
   } else if (group.rows == 8) of_panel<Of, MOST_ROWS < 8 ? 1 : 8, 1>(map, x, group.first, panel, values);
   else if (group.rows == 4) of_panel<Of, MOST_ROWS < 4 ? 1 : 4, 2>(map, x, group.first, panel, values);
-  else if (group.rows == 2) of_panel<Of, 2, 2>(map, x, group.first, panel, values);
-  else of_panel<Of, 1, 4>(map, x, group.first, panel, values);
+  else if (group.rows == 2) of_panel<Of, 2, MOST_ROWS < 8 ? 1 : 2>(map, x, group.first, panel, values);
+  else of_panel<Of, 1, MOST_ROWS < 8 ? 2 : 4>(map, x, group.first, panel, values);
 }
 
-// By all threads of a team, which then wait for each other. `done(row, output, values)` gets sixteen outputs of a row.
+// By all threads of a team, which then wait for each other. `done(row, output, values)` gets LANES outputs of a row.
 template <class Done> static inline void map_rows(const Map &map, const Inputs &x, long rows, Done done) {
   // Threads take a few panels at a time, and more where they fetch the next of their own.
   const long shares = (rows > MOST_ROWS ? 2 : 4) * omp_get_num_threads(), fair = map.panels() / shares;
-  const long together = fair < 1 ? 1 : fair > 8 ? 8 : fair;
+  const long most = rows > MOST_ROWS ? 32 : 8, together = fair < 1 ? 1 : fair > most ? most : fair;
 #pragma omp for schedule(dynamic, together)
   for (long panel = 0; panel < map.panels(); panel++) {
     float values[MOST_ROWS * PANEL];
@@ -178,7 +182,6 @@ template <class Done> static inline void map_rows(const Map &map, const Inputs &
 
 // The least and the largest number of a row, and 0, are whole steps from each other.
 static inline void into_bytes(const float *x, long width, uint8_t *bytes, float &step, float &zero) {
-  typedef uint8_t Bytes __attribute__((vector_size(16)));
   Floats low = {}, high = {};
   for (long i = 0; i < width; i += LANES) {
     const Floats v = loaded<Floats>(x + i);

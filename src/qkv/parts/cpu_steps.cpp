@@ -28,6 +28,20 @@ static inline Floats activated(int activation, Floats x) {
   }
 }
 
+// The most rows of a map in each precision that are done here as quickly as by the libraries that torch has.
+extern "C" long qkv_most_rows(int kind) {
+#if defined(__AVX512F__)
+#if !defined(__AVX512VNNI__)
+  if (kind == EIGHT_BITS) return 0;
+#endif
+  return kind == BFLOAT16 ? 64 : 256;
+#elif defined(__AVX2__)
+  return kind == SINGLE ? 32 : 0;
+#else
+  return kind == SINGLE ? 4 : 0;
+#endif
+}
+
 struct Stream {
   const void *x;
   void *y;
@@ -36,7 +50,7 @@ struct Stream {
   int threads;
 };
 
-// Sixteen numbers, or as many as there are up to the end of a row.
+// LANES numbers, or as many as there are up to the end of a row.
 static inline void store_until(float *to, Floats v, long left) {
   if (left >= LANES) store(to, v);
   else if (left > 0) std::memcpy(to, &v, 4 * left);

@@ -20,7 +20,6 @@ PANEL = 32
 LANES = 16
 KINDS = {torch.float32: 0, torch.bfloat16: 1, torch.int8: 2}  # as they are numbered there; so are activations
 ACTIVATIONS = {"gelu": 1, "gelu_tanh": 2, "gelu_quick": 3, "silu": 4, "relu": 5}
-MOST_ROWS = {torch.float32: 256, torch.bfloat16: 64}  # with more, libraries that know more of a processor are as quick
 
 MANY = 2**14  # numbers; with fewer, torch is as quick
 
@@ -201,9 +200,15 @@ LARGE = 2**20  # bytes
 _answers = Answers()
 
 
-def fits(weight: Tensor) -> bool:
-    """Whether a matrix [o i] can be packed so."""
-    return weight.shape[1] % LANES == 0 and weight.dtype in KINDS and cpu.library() is not None
+def fits(weight: Tensor, kind: torch.dtype) -> bool:
+    """Whether a matrix [o i], in this precision, is better packed so."""
+    return weight.shape[1] % LANES == 0 and most_rows(kind) > 0
+
+
+def most_rows(kind: torch.dtype) -> int:
+    """With more, or with any if this is 0, the libraries that torch has are as quick on this processor."""
+    library = cpu.library() if kind in KINDS else None
+    return 0 if library is None else int(library.qkv_most_rows(KINDS[kind]))
 
 
 def stream(x: Tensor, y: Tensor) -> StreamNumbers:

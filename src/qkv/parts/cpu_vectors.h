@@ -1,4 +1,4 @@
-// Sixteen numbers at a time, in the compiler's own vectors: it makes of them what the processor has.
+// As many numbers at a time as the processor has room for in a register, in the compiler's own vectors.
 
 #pragma once
 
@@ -8,12 +8,19 @@
 #include <immintrin.h>
 #endif
 
+#if defined(__AVX512F__)
 constexpr int LANES = 16;
+#elif defined(__AVX__)
+constexpr int LANES = 8;
+#else
+constexpr int LANES = 4;
+#endif
 
-typedef float Floats __attribute__((vector_size(64)));
-typedef int32_t Ints __attribute__((vector_size(64)));
-typedef uint32_t Cells __attribute__((vector_size(64)));
-typedef uint16_t Halves __attribute__((vector_size(32)));
+typedef float Floats __attribute__((vector_size(4 * LANES)));
+typedef int32_t Ints __attribute__((vector_size(4 * LANES)));
+typedef uint32_t Cells __attribute__((vector_size(4 * LANES)));
+typedef uint16_t Halves __attribute__((vector_size(2 * LANES)));
+typedef uint8_t Bytes __attribute__((vector_size(LANES)));
 
 template <class Vector> static inline Vector loaded(const void *from) {
   Vector v;
@@ -51,9 +58,16 @@ struct BFloat16 {
 
 // Halves are added to each other until one number is left.
 static inline float sum_of(Floats v) {
+#if defined(__AVX512F__)
   v += __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7);
   v += __builtin_shufflevector(v, v, 4, 5, 6, 7, 0, 1, 2, 3, 12, 13, 14, 15, 8, 9, 10, 11);
   v += __builtin_shufflevector(v, v, 2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13);
+#elif defined(__AVX__)
+  v += __builtin_shufflevector(v, v, 4, 5, 6, 7, 0, 1, 2, 3);
+  v += __builtin_shufflevector(v, v, 2, 3, 0, 1, 6, 7, 4, 5);
+#else
+  v += __builtin_shufflevector(v, v, 2, 3, 0, 1);
+#endif
   return v[0] + v[1];
 }
 

@@ -46,7 +46,7 @@ class Int8Linear(nn.Module):
         scales = (weight.abs().amax(1) / LEVELS).clamp(min=TINY)  # [o]
         added = weight.new_zeros(self.outputs) if bias is None else bias.detach().float()
         self.map: cpu_steps.PackedMap | None = None
-        if cpu_steps.fits(weight):
+        if cpu_steps.fits(weight, torch.int8):
             whole = (weight / scales[:, None]).round().to(torch.int8)
             self.map = cpu_steps.PackedMap(whole, added, scales, whole.sum(1, dtype=torch.int32))
             return
