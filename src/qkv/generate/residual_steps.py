@@ -115,7 +115,7 @@ class AttentionStep(ResidualStep):
         y = self._stream(step, x)
         documents, bias, positions = None, None, None
         if ctx.tokens.documents is not None and isinstance(told, NotPadding):
-            documents = cache.keys(ctx.tokens).documents  # [b k]
+            documents = _numbers(cache.keys(ctx.tokens).documents)  # [b k]
         step.kept = _kept(rooms, slots, documents)
         if ctx.bias is not None:
             bias = ctx.bias.float()  # [1 h 1 k]
@@ -166,7 +166,7 @@ class MemoryStep(ResidualStep):
         y = self._stream(step, x)
         tokens: Tokens | None = ctx.memory_tokens
         documents = None if tokens is None or isinstance(ctx.visibility, Everything) else tokens.documents
-        documents = None if documents is None else documents.contiguous()  # [m k]
+        documents = _numbers(documents)  # [m k]
         step.kept, step.beams = _kept((k, v), k.shape[2], documents), rows // len(k)
         _program().qkv_remember(byref(step))
         return y
@@ -243,6 +243,11 @@ def _kept(rooms: tuple[Tensor, Tensor], slots: int, documents: Tensor | None) ->
     keys, values = rooms
     hidden = None if documents is None else documents.data_ptr()
     return KeptNumbers(keys.data_ptr(), values.data_ptr(), keys.shape[2], slots, hidden)
+
+
+def _numbers(documents: Tensor | None) -> Tensor | None:
+    """As the program reads them."""
+    return None if documents is None else documents.long().contiguous()
 
 
 def _is_stream(x: Tensor) -> bool:

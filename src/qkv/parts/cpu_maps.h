@@ -182,11 +182,12 @@ template <class Done> static inline void map_rows(const Map &map, const Inputs &
 
 // The least and the largest number of a row, and 0, are whole steps from each other.
 static inline void into_bytes(const float *x, long width, uint8_t *bytes, float &step, float &zero) {
-  Floats low = {}, high = {};
+  Floats low = {}, high = {}, odd = {};
   for (long i = 0; i < width; i += LANES) {
     const Floats v = loaded<Floats>(x + i);
     low = v < low ? v : low;
     high = v > high ? v : high;
+    odd += v - v;
   }
   const float lowest = -largest_of(-low), finest = 1.17549435e-38f;
   step = (largest_of(high) - lowest) / 255;
@@ -198,6 +199,7 @@ static inline void into_bytes(const float *x, long width, uint8_t *bytes, float 
     steps = steps > 255.0f ? all(255.0f) : steps;
     store(bytes + i, __builtin_convertvector(__builtin_convertvector(steps, Ints), Bytes));
   }
+  step += sum_of(odd);  // 0, or no number where one of them was none or without end: so are the answers
 }
 
 // One row of numbers in cells, as a map wants them, of `rows` in all; `room` has place for one row.
