@@ -196,7 +196,7 @@ class Answers:
 
 ALONE = 2  # references: of whoever asks, and of the question
 MOST_KEPT = 4
-LARGE = 2**20  # bytes
+LARGE = 2**22  # bytes
 _answers = Answers()
 
 
