@@ -234,7 +234,7 @@ def check_tokens(written: dict[str, list[int]], peer: Peer, new: int) -> None:
 
 
 def measured(settings: Settings, only: tuple[str, ...]) -> tuple[list[dict[str, Any]], float]:
-    """The rows, and how fast memory was read at its best while they were measured: machines have good and bad times."""
+    """The rows, and how fast memory was read between them, the median: machines have good and bad times."""
     writers: dict[str, Apart] = {}
     missing: dict[str, str] = {}
     chosen = [peer for peer in settings.peers() if peer.name.startswith(("qkv", *only))]
@@ -255,7 +255,7 @@ def measured(settings: Settings, only: tuple[str, ...]) -> tuple[list[dict[str, 
     turns = {**writers, "memory": lambda: found.append(memory())}
     times = interleaved(turns, seconds=settings.seconds, at_least=1 if settings.bench.small else 3)
     memory.end()
-    bandwidth = max(found)
+    bandwidth = statistics.median(found)
     middle = {name: settings.new / statistics.median(times[name]) for name in writers}
     shares = {
         name: writer.watched(share_of_products) for name, writer in writers.items() if name.startswith(("qkv", "HF"))
