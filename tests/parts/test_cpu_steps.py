@@ -52,6 +52,7 @@ def test_maps_in_8_bits_are_those_of_the_whole_numbers():
     for row, answer in zip(x, together, strict=True):
         torch.testing.assert_close(layer(row[None])[0], answer, rtol=0, atol=0)
     assert layer(x[:0]).shape == (0, 37)
+    assert layer(x.half()).dtype == torch.float16
     for odd in (torch.nan, torch.inf):
         x[3, 5] = odd
         assert layer(x)[3].isnan().all()

@@ -25,8 +25,7 @@ from qkv.parts.attention.visibility import Causal, Everything, NotPadding, Token
 from qkv.parts.context import Context
 from qkv.parts.cpu_steps import (
     ACTIVATIONS,
-    KINDS,
-    LANES,
+    MULTIPLE,
     AttentionNumbers,
     FeedForwardNumbers,
     HeadNumbers,
@@ -36,6 +35,7 @@ from qkv.parts.cpu_steps import (
     PackedMap,
     copied,
     most_rows,
+    stream,
 )
 from qkv.parts.feedforward import MLP, GatedMLP, programmed_name
 from qkv.parts.norm import LayerNorm, RMSNorm, numbers_of
@@ -60,9 +60,7 @@ class ResidualStep(nn.Module):
     def _stream(self, step: Any, x: Tensor) -> Tensor:
         """Room for the answer, which the step is told of."""
         y = torch.empty_like(x)
-        step.stream.x, step.stream.y = x.data_ptr(), y.data_ptr()
-        step.stream.rows, step.stream.kind = x.numel() // x.shape[-1], KINDS[x.dtype]
-        step.stream.threads = torch.get_num_threads()
+        step.stream = stream(x, y)
         return y
 
 
@@ -213,7 +211,7 @@ def residual_step(wired: nn.Module, whole: Callable[[nn.Module], nn.Module | Non
 def _maps(first: nn.Module, last: nn.Module) -> Maps | None:
     """Both maps as the program knows them; None where one is not packed, or does not end in a stream it knows."""
     one, other = (getattr(getattr(part, "together", part), "map", None) for part in (first, last))
-    if not isinstance(one, PackedMap) or not isinstance(other, PackedMap) or other.outputs % LANES:
+    if not isinstance(one, PackedMap) or not isinstance(other, PackedMap) or other.outputs % MULTIPLE:
         return None
     return one, other
 
@@ -230,7 +228,7 @@ def _numbers_of_norm(norm: nn.Module) -> tuple[NormNumbers, list[Tensor]] | None
 
 def _knows(attention: MultiHead) -> bool:
     widths = attention.key_width, attention.value_width
-    return attention.kernel is None and all(each % LANES == 0 and each <= WIDEST_HEAD for each in widths)
+    return attention.kernel is None and all(each % MULTIPLE == 0 and each <= WIDEST_HEAD for each in widths)
 
 
 def _heads(attention: MultiHead) -> HeadNumbers:

@@ -65,6 +65,7 @@ def _compiled(compiler: Path) -> Path | None:
         subprocess.run([compiler, *OPTIONS, FILE, "-o", made], check=True, capture_output=True, timeout=PATIENCE)
         write_whole(kept, made.read_bytes())
     except (OSError, subprocess.SubprocessError):
+        shutil.rmtree(folder, ignore_errors=True)
         return None
     except QkvError:
         return made  # nothing can be kept here: it serves this process

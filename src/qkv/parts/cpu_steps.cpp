@@ -266,23 +266,31 @@ template <class Precision> static void attend(const Attend &step, const Places &
   }
 }
 
-extern "C" void qkv_attend(const Attend *step) {
-  const Map &project = step->project, &out = step->out;
-  const Stream &stream = step->stream;
-  const long rows = stream.rows, slots = Room::spare(step->kept.slots), tasks = rows * step->heads.groups;
-  Room room(Places::numbers(rows, project.inputs, project.outputs, out.inputs) + tasks * slots);
-  const Places places(room, rows, project.inputs, project.outputs, out.inputs);
+// A step whose mixer reads keys and values: `read(places, scores, slots)` does, with room for scores of all `tasks`.
+template <class Step, class Read> static void reading_step(const Step &step, const Map &first, long tasks, Read read) {
+  const Map &out = step.out;
+  const Stream &stream = step.stream;
+  const long rows = stream.rows, slots = Room::spare(step.kept.slots);
+  Room room(Places::numbers(rows, first.inputs, first.outputs, out.inputs) + tasks * slots);
+  const Places places(room, rows, first.inputs, first.outputs, out.inputs);
   float *scores = room.take(tasks * slots);
 #pragma omp parallel num_threads(stream.threads)
   {
-    begin(stream, step->before, project, places);
-    make(project, rows, places, NONE);
-    if (stream.kind == SINGLE) attend<Single>(*step, places, scores, slots);
-    else attend<BFloat16>(*step, places, scores, slots);
+    begin(stream, step.before, first, places);
+    make(first, rows, places, NONE);
+    read(places, scores, slots);
 #pragma omp for schedule(static)
     for (long row = 0; row < rows; row++) places.give(out, places.between + row * out.inputs, row, rows);
-    end(stream, out, step->after, places);
+    end(stream, out, step.after, places);
   }
+}
+
+extern "C" void qkv_attend(const Attend *step) {
+  const long tasks = step->stream.rows * step->heads.groups;
+  reading_step(*step, step->project, tasks, [&](const Places &places, float *scores, long slots) {
+    if (step->stream.kind == SINGLE) attend<Single>(*step, places, scores, slots);
+    else attend<BFloat16>(*step, places, scores, slots);
+  });
 }
 
 struct Remember {
@@ -308,23 +316,11 @@ template <class Precision> static void remember(const Remember &step, const Plac
 }
 
 extern "C" void qkv_remember(const Remember *step) {
-  const Map &query = step->query, &out = step->out;
-  const Stream &stream = step->stream;
-  const long rows = stream.rows, slots = Room::spare(step->kept.slots);
-  const long tasks = rows / step->beams * step->heads.heads;
-  Room room(Places::numbers(rows, query.inputs, query.outputs, out.inputs) + tasks * slots);
-  const Places places(room, rows, query.inputs, query.outputs, out.inputs);
-  float *scores = room.take(tasks * slots);
-#pragma omp parallel num_threads(stream.threads)
-  {
-    begin(stream, step->before, query, places);
-    make(query, rows, places, NONE);
-    if (stream.kind == SINGLE) remember<Single>(*step, places, scores, slots);
+  const long tasks = step->stream.rows / step->beams * step->heads.heads;
+  reading_step(*step, step->query, tasks, [&](const Places &places, float *scores, long slots) {
+    if (step->stream.kind == SINGLE) remember<Single>(*step, places, scores, slots);
     else remember<BFloat16>(*step, places, scores, slots);
-#pragma omp for schedule(static)
-    for (long row = 0; row < rows; row++) places.give(out, places.between + row * out.inputs, row, rows);
-    end(stream, out, step->after, places);
-  }
+  });
 }
 
 // The `count` likeliest tokens of each row, best first, with their log-probabilities; forbidden ones are passed over.

@@ -17,10 +17,9 @@ from torch import Tensor
 from qkv.parts import cpu
 
 PANEL = 32
-LANES = 16
+MULTIPLE = 16  # widths are multiples of this
 KINDS = {torch.float32: 0, torch.bfloat16: 1, torch.int8: 2}  # as they are numbered there; so are activations
 ACTIVATIONS = {"gelu": 1, "gelu_tanh": 2, "gelu_quick": 3, "silu": 4, "relu": 5}
-
 MANY = 2**14  # numbers; with fewer, torch is as quick
 
 
@@ -141,7 +140,7 @@ class PackedMap:
     ) -> None:
         """weight [o i]: in 8 bits with the scale of each output [o], and the sum of its weights [o]."""
         outputs, inputs = weight.shape
-        self.kind, self.inputs, self.outputs = weight.dtype, inputs, outputs
+        self.outputs = outputs
         self.cells = _panels(weight.detach().contiguous().view(torch.int32))
         bias = torch.zeros(outputs) if bias is None else bias.detach().float()
         self.parts = [None if each is None else _filled(each) for each in (bias, scales, sums)]
@@ -202,7 +201,7 @@ _answers = Answers()
 
 def fits(weight: Tensor, kind: torch.dtype) -> bool:
     """Whether a matrix [o i], in this precision, is better packed so."""
-    return weight.shape[1] % LANES == 0 and most_rows(kind) > 0
+    return weight.shape[1] % MULTIPLE == 0 and most_rows(kind) > 0
 
 
 def most_rows(kind: torch.dtype) -> int:
@@ -240,7 +239,11 @@ def likeliest(logits: Tensor, count: int, forbidden: Tensor | None) -> tuple[Ten
 
 def can_reorder(rooms: list[Tensor], rows: Tensor) -> bool:
     """Whether `reorder` takes these, and is quicker than torch."""
-    plain = rows.device.type == "cpu" and all(room.is_contiguous() and len(room) == len(rows) for room in rooms)
+    plain = (
+        rows.device.type == "cpu"
+        and rows.dtype == torch.long
+        and all(room.is_contiguous() and len(room) == len(rows) for room in rooms)
+    )
     return plain and sum(room.numel() for room in rooms) >= MANY and cpu.library() is not None
 
 

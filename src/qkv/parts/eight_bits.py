@@ -60,8 +60,9 @@ class Int8Linear(nn.Module):
 
     def forward(self, x: Tensor, ctx: Context | None = None) -> Tensor:
         """[… i] → [… o]"""
-        if self.map is not None and x.dtype in cpu_steps.KINDS:
-            return self.map(x, self.scale)
+        if self.map is not None:
+            known = x if x.dtype in cpu_steps.KINDS else x.float()
+            return self.map(known, self.scale).to(x.dtype)
         if self.scale != 1.0:
             x = x * self.scale
         if x.numel() == self.width and x.dtype == torch.float32 and x.ndim > 1:
