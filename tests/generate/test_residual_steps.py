@@ -95,13 +95,15 @@ def test_steps_are_those_of_the_program(monkeypatch):
 
     class Told:
         def __getattr__(self, name: str) -> Any:
-            called.append(name)
             return getattr(library, name)
+
+        def qkv_steps(self, steps: Any) -> None:
+            called.append(steps._obj.many)
+            library.qkv_steps(steps)
 
     monkeypatch.setattr(cpu, "library", Told)
     logits_of(model, [[3, 4], [5, 6]], torch.ones(2, 1, dtype=torch.long), None)
-    assert called.count("qkv_attend") == 2  # of the one new token, in two layers
-    assert called.count("qkv_feed_forward") == 4
+    assert called == [1, 1, 4]  # feed-forward of the prompts, in two layers; all steps of the one new token
 
 
 @pytest.mark.parametrize("name", TRANSLATORS)

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from qkv.generate.residual_steps import residual_step
+from qkv.generate.residual_steps import residual_step, steps_of_stack
 from qkv.generate.straight import straight
 from qkv.parts.context import Context
 from qkv.parts.cpu_maps import SMALL, product
@@ -105,7 +105,8 @@ def prepare(model: Decodes) -> Decodes:
     shared: dict[int, Any] = {id(tensor): tensor for tensor in chain(model.parameters(), model.buffers())}
     ready = deepcopy(model, shared).eval()
     for name, module in reversed(list(ready.named_modules())):  # a part's own parts come before it
-        if (packed := _packed(module) or residual_step(module, straight) or straight(module)) is not None:
+        packed = _packed(module) or residual_step(module, straight) or steps_of_stack(module) or straight(module)
+        if packed is not None:
             parent, _, child = name.rpartition(".")
             setattr(ready.get_submodule(parent), child, packed)
     return ready

@@ -1,4 +1,4 @@
-"""The usual step of decoding on a CPU by our own program: a residual step, with its norm, is one call of it.
+"""The usual step of decoding on a CPU by our own program: all residual steps of a stack are one call of it.
 
 One new token a row, nothing recorded, keys and values in a cache with room for them. Whatever is not the usual step
 takes the way it always took; feed-forward takes any tokens, if they are few.
@@ -8,9 +8,9 @@ Shapes: b rows, h query heads, g key/value heads, k keys, d width of a key, e of
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from ctypes import byref
-from typing import Any
+from collections.abc import Callable, Sequence
+from ctypes import addressof, byref, c_int, c_void_p
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -33,6 +33,7 @@ from qkv.parts.cpu_steps import (
     MemoryNumbers,
     NormNumbers,
     PackedMap,
+    StepsNumbers,
     copied,
     most_rows,
     stream,
@@ -41,6 +42,7 @@ from qkv.parts.feedforward import MLP, GatedMLP, programmed_name
 from qkv.parts.norm import LayerNorm, RMSNorm, numbers_of
 from qkv.parts.position import Rotary, rotate_halves, rotate_neighbours
 from qkv.parts.residual import PostNorm, PreNorm
+from qkv.parts.stack import Stack
 
 WIDEST_HEAD = 512
 
@@ -48,6 +50,7 @@ WIDEST_HEAD = 512
 class ResidualStep(nn.Module):
     """after(x + mixer(before(x))), of which one norm is absent: a step that one call of the program does."""
 
+    number: ClassVar[int]  # of its kind, as the program counts them
     template: Any  # what is the same at every call
 
     def __init__(self, whole: nn.Module, norm: NormNumbers, held: list[Tensor]) -> None:
@@ -55,16 +58,37 @@ class ResidualStep(nn.Module):
         super().__init__()
         self.whole, self._held = whole, held
         none = NormNumbers()
-        self._norms = (none, norm) if isinstance(whole, StraightPostNorm) else (norm, none)
+        self.ends_normed = isinstance(whole, StraightPostNorm)
+        self._norms = (none, norm) if self.ends_normed else (norm, none)
 
-    def _stream(self, step: Any, x: Tensor) -> Tensor:
-        """Room for the answer, which the step is told of."""
-        y = torch.empty_like(x)
-        step.stream = stream(x, y)
-        return y
+    def forward(self, x: Tensor, ctx: Context) -> Tensor:
+        step = self.told(x, ctx) if _is_stream(x) else None
+        return self.whole(x, ctx) if step is None else done([self], [step], x)
+
+    def told(self, x: Tensor, ctx: Context) -> Told | None:
+        """What the program is told of this step, but for the stream, which x is; None: it is not the usual one."""
+        raise NotImplementedError
+
+
+class Told(NamedTuple):
+    numbers: Any
+    held: tuple[Tensor | None, ...] = ()  # what they point to
+
+
+def done(steps: Sequence[ResidualStep], told: Sequence[Told], x: Tensor) -> Tensor:
+    """What becomes of the stream after these steps, in one call."""
+    y, many = torch.empty_like(x), len(steps)
+    kinds = (c_int * many)(*[step.number for step in steps])
+    places = (c_void_p * many)(*[addressof(each.numbers) for each in told])
+    library = cpu.library()
+    assert library is not None
+    library.qkv_steps(byref(StepsNumbers(stream(x, y), many, addressof(kinds), addressof(places))))
+    return y
 
 
 class FeedForwardStep(ResidualStep):
+    number = 0
+
     def __init__(self, whole: nn.Module, norm: NormNumbers, held: list[Tensor], mixer: Any, maps: Maps) -> None:
         super().__init__(whole, norm, held)
         inner, outer = maps
@@ -77,17 +101,14 @@ class FeedForwardStep(ResidualStep):
         )  # fmt: skip
         self.template, self._maps = template, maps
 
-    def forward(self, x: Tensor, ctx: Context) -> Tensor:
-        if not _is_stream(x):
-            return self.whole(x, ctx)
-        step = copied(self.template)
-        y = self._stream(step, x)
-        _program().qkv_feed_forward(byref(step))
-        return y
+    def told(self, x: Tensor, ctx: Context) -> Told:
+        return Told(copied(self.template))
 
 
 class AttentionStep(ResidualStep):
     """A token that sees all that stands before it, but padding."""
+
+    number = 1
 
     def __init__(self, whole: nn.Module, norm: NormNumbers, held: list[Tensor], mixer: Attention, maps: Maps) -> None:
         super().__init__(whole, norm, held)
@@ -101,16 +122,15 @@ class AttentionStep(ResidualStep):
 
     _turns: tuple[Tensor, ...]
 
-    def forward(self, x: Tensor, ctx: Context) -> Tensor:
+    def told(self, x: Tensor, ctx: Context) -> Told | None:
         cache, told = ctx.cache, ctx.visibility
         usual = x.shape[1] == 1 and type(cache) is PreallocatedCache and isinstance(told, NotPadding | Everything)
-        rooms = cache.room(self.mixer) if usual and _is_stream(x) and _unwatched(ctx) else None  # type: ignore[union-attr]
+        rooms = cache.room(self.mixer) if usual and _unwatched(ctx) else None  # type: ignore[union-attr]
         if rooms is None or rooms[0].dtype != x.dtype or len(rooms[0]) != len(x):
-            return self.whole(x, ctx)
+            return None
         assert isinstance(cache, PreallocatedCache)
         cache.check_room(1)
         step, slots = copied(self.template), cache.length + 1
-        y = self._stream(step, x)
         documents, bias, positions = None, None, None
         if ctx.tokens.documents is not None and isinstance(told, NotPadding):
             documents = _numbers(cache.keys(ctx.tokens).documents)  # [b k]
@@ -125,8 +145,7 @@ class AttentionStep(ResidualStep):
             cos, sin, partner = self._turned(self._rotary, max(cache.capacity, ctx.longest()))
             step.cos, step.sin, step.partner = cos.data_ptr(), sin.data_ptr(), partner.data_ptr()
             step.positions = positions.data_ptr()
-        _program().qkv_attend(byref(step))
-        return y
+        return Told(step, (documents, bias, positions))
 
     def _turned(self, rotary: Rotary, positions: int) -> tuple[Tensor, ...]:
         """The tables of so many positions at least."""
@@ -137,6 +156,8 @@ class AttentionStep(ResidualStep):
 
 class MemoryStep(ResidualStep):
     """A token that sees all of a memory, but padding."""
+
+    number = 2
 
     def __init__(
         self, whole: nn.Module, norm: NormNumbers, held: list[Tensor], mixer: CrossAttention, maps: Maps
@@ -149,29 +170,62 @@ class MemoryStep(ResidualStep):
         )  # fmt: skip
         self.template, self._maps = template, maps
 
-    def forward(self, x: Tensor, ctx: Context) -> Tensor:
+    def told(self, x: Tensor, ctx: Context) -> Told | None:
         rows, slots, _ = x.shape
-        usual = slots == 1 and ctx.memory is not None and ctx.cache is not None and _is_stream(x)
+        usual = slots == 1 and ctx.memory is not None and ctx.cache is not None
         told = isinstance(ctx.visibility, NotPadding | Everything) and ctx.memory_position_vectors is None
         if not (usual and told and _unwatched(ctx)):
-            return self.whole(x, ctx)
+            return None
         assert ctx.cache is not None
         k, v = ctx.cache.of_memory(self.mixer, lambda: self._in_one_piece(ctx))  # [m g k d] [m g k e]
         if k.dtype != x.dtype or rows % len(k):
-            return self.whole(x, ctx)
+            return None
         k, v = k.contiguous(), v.contiguous()
         step = copied(self.template)
-        y = self._stream(step, x)
         tokens: Tokens | None = ctx.memory_tokens
         documents = None if tokens is None or isinstance(ctx.visibility, Everything) else tokens.documents
         documents = _numbers(documents)  # [m k]
         step.kept, step.beams = _kept((k, v), k.shape[2], documents), rows // len(k)
-        _program().qkv_remember(byref(step))
-        return y
+        return Told(step, (k, v, documents))
 
     def _in_one_piece(self, ctx: Context) -> tuple[Tensor, Tensor]:
         k, v = self.mixer.read_memory(ctx)
         return k.contiguous(), v.contiguous()
+
+
+class StepsOfStack(nn.Module):
+    """A stack all of whose steps are residual ones, and usual: one call of the program does them, and the last norm."""
+
+    def __init__(self, whole: Stack, steps: list[ResidualStep], norm: NormNumbers | None, held: list[Tensor]) -> None:
+        super().__init__()
+        self.whole, self._steps, self._norm, self._held = whole, steps, norm, held
+
+    def forward(self, x: Tensor, ctx: Context) -> Tensor:
+        if not _is_stream(x):
+            return self.whole(x, ctx)
+        with_bias, told = self.whole.with_bias(ctx), []
+        for step in self._steps:
+            one = step.told(x, with_bias)
+            if one is None:
+                return self.whole(x, ctx)
+            told.append(one)
+        if self._norm is not None:
+            told[-1].numbers.after = self._norm
+        return done(self._steps, told, x)
+
+
+def steps_of_stack(stack: nn.Module) -> nn.Module | None:
+    """What takes the place of a stack whose steps are packed; None: the program does not know all of them."""
+    if type(stack) is not Stack or not isinstance(stack.dropout, nn.Identity):
+        return None
+    every = [step for number in stack.order for step in stack.blocks[number].children()]
+    steps = [step for step in every if isinstance(step, ResidualStep)]
+    if not steps or len(steps) < len(every):
+        return None
+    if stack.norm is None:
+        return StepsOfStack(stack, steps, None, [])
+    norm = _numbers_of_norm(stack.norm)
+    return None if norm is None or steps[-1].ends_normed else StepsOfStack(stack, steps, *norm)
 
 
 Maps = tuple[PackedMap, PackedMap]
@@ -257,9 +311,3 @@ def _is_stream(x: Tensor) -> bool:
 
 def _unwatched(ctx: Context) -> bool:
     return ctx.ledger is None and ctx.position_vectors is None
-
-
-def _program() -> Any:
-    library = cpu.library()
-    assert library is not None
-    return library

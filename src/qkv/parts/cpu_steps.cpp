@@ -185,7 +185,7 @@ struct FeedForward {
   int activation, gated;
 };
 
-extern "C" void qkv_feed_forward(const FeedForward *step) {
+static void do_step(const FeedForward *step) {
   const Map &inner = step->inner, &outer = step->outer;
   const Stream &stream = step->stream;
   const long rows = stream.rows, hidden = outer.inputs;
@@ -285,7 +285,7 @@ template <class Step, class Read> static void reading_step(const Step &step, con
   }
 }
 
-extern "C" void qkv_attend(const Attend *step) {
+static void do_step(const Attend *step) {
   const long tasks = step->stream.rows * step->heads.groups;
   reading_step(*step, step->project, tasks, [&](const Places &places, float *scores, long slots) {
     if (step->stream.kind == SINGLE) attend<Single>(*step, places, scores, slots);
@@ -315,12 +315,36 @@ template <class Precision> static void remember(const Remember &step, const Plac
   }
 }
 
-extern "C" void qkv_remember(const Remember *step) {
+static void do_step(const Remember *step) {
   const long tasks = step->stream.rows / step->beams * step->heads.heads;
   reading_step(*step, step->query, tasks, [&](const Places &places, float *scores, long slots) {
     if (step->stream.kind == SINGLE) remember<Single>(*step, places, scores, slots);
     else remember<BFloat16>(*step, places, scores, slots);
   });
+}
+
+// Steps one after the other, each of which reads what the one before has written.
+struct Steps {
+  Stream stream;
+  long many;
+  const int *kinds;
+  void *const *steps;
+};
+
+template <class Step> static void do_with(Step *step, const Stream &stream) {
+  step->stream = stream;
+  do_step(step);
+}
+
+extern "C" void qkv_steps(const Steps *all) {
+  Stream stream = all->stream;
+  for (long i = 0; i < all->many; i++) {
+    void *step = all->steps[i];
+    if (all->kinds[i] == 0) do_with((FeedForward *)step, stream);
+    else if (all->kinds[i] == 1) do_with((Attend *)step, stream);
+    else do_with((Remember *)step, stream);
+    stream.x = stream.y;
+  }
 }
 
 // The `count` likeliest tokens of each row, best first, with their log-probabilities; forbidden ones are passed over.

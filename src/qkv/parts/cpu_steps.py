@@ -111,6 +111,10 @@ class MemoryNumbers(Structure):
     ]
 
 
+class StepsNumbers(Structure):
+    _fields_ = [("stream", StreamNumbers), ("many", c_long), ("kinds", c_void_p), ("steps", c_void_p)]
+
+
 class ChoiceNumbers(Structure):
     _fields_ = [
         ("logits", c_void_p),

@@ -34,7 +34,7 @@ class Stack(nn.Module):
         self.dropout = nn.Dropout(dropout)  # after the norm, as in T5 [raffel2020 §2.1]
 
     def forward(self, x: Tensor, ctx: Context) -> Tensor:
-        ctx = self._with_bias(ctx)
+        ctx = self.with_bias(ctx)
         if only_answers(x, ctx):
             blocks = list(self.blocks)
             plan = plan_of((blocks[number] for number in self.order), x)
@@ -52,13 +52,14 @@ class Stack(nn.Module):
 
         The norm falls on what leaves only, never on what the next block reads.
         """
-        ctx, found = self._with_bias(ctx), []
+        ctx, found = self.with_bias(ctx), []
         for number in self.order:
             x = self.blocks[number](x, ctx)
             found.append(self.dropout(x if self.norm is None else self.norm(x, ctx)))
         return found
 
-    def _with_bias(self, ctx: Context) -> Context:
+    def with_bias(self, ctx: Context) -> Context:
+        """The context with the bias that all blocks share."""
         if self.bias is None:
             return ctx
         keys = ctx.tokens if ctx.cache is None else ctx.cache.keys(ctx.tokens)

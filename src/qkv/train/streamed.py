@@ -110,7 +110,7 @@ def streamed(stack: Stack, ways: dict[nn.Module, Inside]) -> Forward:
             return cast(Tensor, found)
         if not _is_known(stack, x):
             return Stack.forward(stack, x, ctx)
-        ctx = stack._with_bias(ctx)
+        ctx = stack.with_bias(ctx)
         blocks: list[Any] = [stack.blocks[number] for number in stack.order]
         added = bias = None
         with copies.at_hand(narrow_type(x)):

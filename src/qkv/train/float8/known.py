@@ -30,7 +30,7 @@ def way_of(stack: Stack, narrowed: Narrowed, multiple: int) -> Callable[[Tensor,
         if x.shape[:-1].numel() % multiple or not _is_known(stack, x, narrowed):
             return None
         blocks = [_steps_of(stack.blocks[number]) for number in stack.order]
-        return stack.dropout(float8_stream(blocks, stack.norm, x, stack._with_bias(ctx)))
+        return stack.dropout(float8_stream(blocks, stack.norm, x, stack.with_bias(ctx)))
 
     return forward
 
