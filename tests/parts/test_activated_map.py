@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -74,6 +75,30 @@ def test_autocast_narrows_as_ever(everywhere: list[str]) -> None:
         found = part(x)
         assert everywhere == ["gelu"]
         torch.testing.assert_close(found, part.outer(gelu(part.inner(x))))
+
+
+@pytest.mark.parametrize("name", ["relu", "gelu", "gelu_tanh", "silu"])
+def test_on_a_cpu_it_is_one_call_of_the_quicker_library(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    called: list[str] = []
+    kept = activated_map.cpu_maps.product
+
+    def noted(*given: Any) -> Tensor:
+        called.append(given[3])
+        return kept(*given)
+
+    monkeypatch.setattr(activated_map.cpu_maps, "product", noted)
+    monkeypatch.setattr(activated_map.cpu_maps, "mkl_is_slow", lambda: True)
+    monkeypatch.setattr(activated_map.cpu_maps, "SMALL", 1)
+    part, x = MLP(16, 32, ACTIVATIONS[name]).eval(), torch.randn(3, 5, 16)
+    expected = part.hidden(x)
+    assert called == []  # gradients may be asked for
+    with torch.no_grad():
+        torch.testing.assert_close(part.hidden(x), expected, atol=2e-6, rtol=1e-5)
+        assert called == ([] if name == "silu" else [name])
+        part.inner.register_forward_hook(lambda module, given, made: made + 1)
+        called.clear()
+        part.hidden(x)
+    assert called == []
 
 
 @pytest.fixture
@@ -255,6 +280,6 @@ def test_on_a_gpu_it_learns_the_same(monkeypatch: pytest.MonkeyPatch, compiled: 
             assert (mine.double() - best).norm() <= allowed
     assert activated_map.fits_trained(x, part.inner, part.outer) is False  # no autocast here: numbers are wide
     with torch.no_grad(), torch.autocast("cuda", torch.bfloat16):
-        assert activated_map.fits(x, part.inner)
+        assert activated_map.fits(x, part.inner, "gelu")
         torch.testing.assert_close(part(x), plainly(part)(x), atol=3e-2, rtol=3e-2)
         assert part(x[:0]).shape == (0, length, 72)

@@ -91,7 +91,7 @@ def test_all_that_is_added_may_wait_for_the_norm(
     made = Embed(TokenEmbedding(7, 4), place, segments=TokenEmbedding(2, 4), norm=LayerNorm(4)).eval()
     ids, ctx = torch.randint(0, 7, (2, 3)), Context(tokens=Tokens(3), segments=segments, positions=positions)
     expected, passes = made(ids, ctx), []
-    monkeypatch.setattr(embed, "only_answers", lambda x, ctx: True)
+    monkeypatch.setattr(embed, "pays", lambda x: True)
     monkeypatch.setattr(embed, "norm_into", lambda *given, **more: passes.append(norm_into(*given, **more)))
     torch.testing.assert_close(made(ids, ctx), expected)
     assert len(passes) == 1

@@ -15,13 +15,15 @@ from qkv.models import ast
 from qkv.models.catalogue import build
 from qkv.models.head_choice import HeadChoice
 from qkv.parts import in_place as places
+from qkv.parts import stack as stacks
 from qkv.parts.attention.attention import Attention
+from qkv.parts.attention.cache import PreallocatedCache
 from qkv.parts.attention.in_line import InLine
 from qkv.parts.attention.visibility import SameDocument, Tokens
 from qkv.parts.block import Block
-from qkv.parts.context import Context
+from qkv.parts.context import Context, Ledger
 from qkv.parts.feedforward import MLP, ChunkedMLP, GatedMLP
-from qkv.parts.in_place import in_place, only_answers, plan_of
+from qkv.parts.in_place import in_place, only_answers, pays, plan_of
 from qkv.parts.norm import LayerNorm, RMSNorm
 from qkv.parts.product import Norm
 from qkv.parts.residual import PostNorm, PreNorm, ReZero
@@ -246,10 +248,53 @@ def test_what_is_not_known_or_watched_runs_as_it_is(watcher: str) -> None:
     assert plan_of(stack.blocks, x) is None
 
 
-def test_only_a_gpu_in_half_precision_without_gradients_is_served() -> None:
-    """Elsewhere the ordinary way is as good, or someone needs what lies between."""
-    ctx = Context(tokens=Tokens(3))
-    assert not only_answers(torch.randn(2, 3, WIDTH), ctx)
+def test_only_a_gpu_in_half_precision_is_served() -> None:
+    """Elsewhere the ordinary way is as good."""
+    assert not pays(torch.randn(2, 3, WIDTH))
+    assert not pays(torch.randn(2, 3, WIDTH, dtype=torch.bfloat16))
+
+
+def test_more_than_an_answer_is_asked_for_with_gradients_a_cache_or_a_ledger() -> None:
+    x, ctx = torch.randn(2, 3, WIDTH), Context(tokens=Tokens(3))
+    assert not only_answers(x, ctx)
     with torch.no_grad():
-        assert not only_answers(torch.randn(2, 3, WIDTH), ctx)
-        assert not only_answers(torch.randn(2, 3, WIDTH, dtype=torch.bfloat16), ctx)
+        assert only_answers(x, ctx)
+        assert not only_answers(x, replace(ctx, cache=PreallocatedCache(4)))
+        assert not only_answers(x, replace(ctx, ledger=Ledger(nn.Identity(), ["weights"])))
+        with torch.autocast("cpu", torch.bfloat16):
+            assert not only_answers(x, ctx)
+
+
+@pytest.mark.parametrize("wiring", [PreNorm, PostNorm])
+@torch.no_grad()
+def test_of_the_last_block_only_those_slots_are_computed_that_are_wanted(wiring: Any) -> None:
+    stack = stack_of(lambda: LayerNorm(WIDTH), wiring, LayerNorm(WIDTH)).eval()
+    x, ctx, tokens = torch.randn(2, 9, WIDTH), Context(tokens=Tokens(9)), []
+    expected = stack(x, ctx)
+    for block in stack.blocks:
+        of_last = block.feed_forward.mixer.outer
+        of_last.forward = lambda given, of=of_last: tokens.append(given.shape[1]) or nn.Linear.forward(of, given)
+    torch.testing.assert_close(stack(x, replace(ctx, wanted=2)), expected)  # who is watched gets all
+    assert tokens == [9] * len(stack.blocks)
+    del stack.blocks[-1].feed_forward.mixer.outer.forward
+    found = stack(x, replace(ctx, wanted=2))
+    assert found.shape == (2, 2, WIDTH)
+    torch.testing.assert_close(found, expected[:, :2])
+    padded = Tokens.padded(torch.tensor([9, 4]), 9)
+    assert stack(x, replace(ctx, tokens=padded, wanted=2)).shape == x.shape  # its first token may stand further on
+
+
+@torch.no_grad()
+def test_a_text_is_classified_by_its_first_slot_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, ids, wanted = small_text.small_model("bert", "classification"), torch.randint(3, 23, (3, 7)), []
+
+    def noted(*given: Any) -> Tensor:
+        wanted.append(given[4])
+        return in_place(*given)
+
+    monkeypatch.setattr(stacks, "in_place", noted)
+    found = model(ids)
+    assert wanted == [1]
+    monkeypatch.setattr("qkv.models.text_model.slots_read", lambda head: None)
+    torch.testing.assert_close(found, model(ids))
+    assert len(wanted) == 1

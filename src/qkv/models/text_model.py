@@ -21,6 +21,7 @@ from qkv.parts.attention.whole_rows import counts_slots
 from qkv.parts.context import Context, Ledger
 from qkv.parts.embed import Embed
 from qkv.parts.token_wise import reads_in_line
+from qkv.parts.wanted import slots_read
 
 if TYPE_CHECKING:
     from qkv.models.attention_choice import AttentionChoice
@@ -78,6 +79,7 @@ class TextModel(nn.Module):
             cache=cache,
             ledger=ledger,
         )
+        ctx = replace(ctx, wanted=slots_read(self.head))
         return self.head(self.states(ids, ctx), ctx)
 
     def states(self, ids: Tensor, ctx: Context) -> Tensor:

@@ -1,5 +1,5 @@
 """Maps with what comes behind them in one program, on GPUs that have a copy engine: activation(x W + b), y + x W,
-and norms of such a sum.
+and norms of such a sum. On a CPU the first of them is one call of oneDNN, where that is the quickest.
 
 Shapes: m rows, k inputs, n hidden units; x [m k], W₁ [n k], W₂ [k n].
 """
@@ -13,19 +13,23 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from qkv.parts import product
+from qkv.parts import cpu_maps, product
 from qkv.parts.learned_map import learned_in_float32, mapped, mapped_across, weight_gradient
 from qkv.parts.precision import narrow_copy, narrow_type
-from qkv.parts.programs import is_itself, is_plain, runs_operators, runs_our_own
+from qkv.parts.programs import is_itself, is_plain, runs_operators, runs_our_own, unwatched
 
 LEAST = 1 << 22  # outputs of all rows; for fewer, launching the program takes the host longer than it saves
 MOST_INPUTS = 3072  # of a map without an activation: with more, torch's own product is as quick
 NARROW = (torch.bfloat16, torch.float16)
 
 
-def fits(x: Tensor, linear: nn.Module) -> bool:
+def fits(x: Tensor, linear: nn.Module, activation: str) -> bool:
     """Whether activation(linear(x)) may be one program: a plain map, no gradients, and enough to do."""
-    return runs_our_own(x) and _plain(linear) and not _asked(x, linear) and _worth_it(x, linear.weight)
+    if runs_our_own(x):
+        return _plain(linear) and not _asked(x, linear) and _worth_it(x, linear.weight)
+    if activation not in cpu_maps.ACTIVATIONS or not unwatched(x) or not _plain(linear):
+        return False
+    return cpu_maps.fit(x, linear.weight, linear.bias) and cpu_maps.mkl_is_slow()
 
 
 def fits_trained(x: Tensor, inner: nn.Module, outer: nn.Module) -> bool:
@@ -37,6 +41,8 @@ def fits_trained(x: Tensor, inner: nn.Module, outer: nn.Module) -> bool:
 
 def activated_map(x: Tensor, linear: nn.Linear, activation: str) -> Tensor:
     """activation(linear(x)), where it `fits`. [... k] → [... n]"""
+    if x.device.type == "cpu":
+        return cpu_maps.product(x, linear.weight, linear.bias, activation)
     dtype = narrow_type(x)
     rows = x.reshape(-1, x.shape[-1]).to(dtype)
     y = product.activated_map(product.aligned(rows), product.aligned(linear.weight.to(dtype)), linear.bias, activation)

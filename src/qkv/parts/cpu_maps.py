@@ -20,9 +20,14 @@ from torch.overrides import TorchFunctionMode
 SMALL = 2**18  # numbers of a matrix; with fewer torch's own product is as fast, and called more quickly
 
 
-def product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """x Wᵀ + b by oneDNN; W may be packed beforehand."""
-    y: Tensor = torch.ops.mkldnn._linear_pointwise.default(x, weight, bias, "none", [], "")
+# As oneDNN calls them, and what it is told beside.
+ACTIVATIONS = {"": ("none", ""), "relu": ("relu", ""), "gelu": ("gelu", "none"), "gelu_tanh": ("gelu", "tanh")}
+
+
+def product(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str = "") -> Tensor:
+    """activation(x Wᵀ + b) by oneDNN; W may be packed beforehand."""
+    name, told = ACTIVATIONS[activation]
+    y: Tensor = torch.ops.mkldnn._linear_pointwise.default(x, weight, bias, name, [], told)
     return y
 
 
@@ -49,6 +54,7 @@ def fit(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> bool:
     """Whether an answer alone is asked for, in single precision on a CPU, of a matrix that lies as it is."""
     return (
         not torch.is_grad_enabled()
+        and not torch.is_autocast_enabled("cpu")
         and type(x) is Tensor
         and type(weight) in (Tensor, nn.Parameter)
         and x.dtype == weight.dtype == torch.float32

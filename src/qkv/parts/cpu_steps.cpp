@@ -7,6 +7,7 @@
 #include "cpu_maps.h"
 #include "cpu_norms.h"
 #include "cpu_room.h"
+#include "cpu_rows.h"
 
 enum Activation { NONE, GELU, GELU_TANH, GELU_QUICK, SILU, RELU };  // as Python numbers them
 

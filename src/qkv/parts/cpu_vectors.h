@@ -32,6 +32,15 @@ template <class Vector> static inline void store(void *to, Vector v) { std::memc
 
 static inline Floats all(float x) { return Floats{} + x; }
 
+// A number of memory in all places: GCC reads it so by itself only where it is told how.
+static inline Floats everywhere(const float *x) {
+#if defined(__AVX512F__)
+  return (Floats)_mm512_set1_ps(*x);
+#else
+  return all(*x);
+#endif
+}
+
 // Precisions of a stream, as Python numbers them: how numbers of each are read and written.
 struct Single {
   typedef float Number;

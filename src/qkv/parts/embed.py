@@ -12,7 +12,7 @@ from torch.autograd.function import once_differentiable
 from qkv.errors import QkvError
 from qkv.parts.attention.visibility import Tokens
 from qkv.parts.context import Context
-from qkv.parts.in_place import norm_into, norm_is_known, only_answers
+from qkv.parts.in_place import norm_into, norm_is_known, only_answers, pays
 from qkv.parts.programs import is_counted, runs_or_counts, unwatched
 
 ENOUGH = 1 << 20  # numbers of a gradient; with fewer, launching programs takes the host longer than they save
@@ -111,7 +111,7 @@ class Embed(nn.Module):
 
     def _normed(self, x: Tensor, shared: Tensor | None, place: Tensor | None, ctx: Context) -> Tensor:
         """norm(x + shared + place), [b s d] [1 d] and [s d] or [b s d], in one pass where only the answer counts."""
-        together = only_answers(x, ctx) and all(_alike(x, each) for each in (x, shared, place))
+        together = pays(x) and only_answers(x, ctx) and all(_alike(x, each) for each in (x, shared, place))
         if together and norm_is_known(self.norm, x):
             y = torch.empty_like(x)
             norm_into(y, self.norm, x, places=place, bias=None if shared is None else shared[0])

@@ -92,7 +92,8 @@ class MLP(nn.Module):
 
     def hidden(self, x: Tensor) -> Tensor:
         """activation(x W₁ + b₁)"""
-        if activated_map.fits(x, self.inner) and (name := programmed_name(self.activation)) is not None:
+        name = programmed_name(self.activation)
+        if name is not None and activated_map.fits(x, self.inner, name):
             return activated_map.activated_map(x, self.inner, name)
         return self.activation(self.inner(x))
 

@@ -30,7 +30,7 @@ from qkv.parts.linear import JoinedLinear
 from qkv.parts.norm import LayerNorm, RMSNorm, numbers_of
 from qkv.parts.precision import widened
 from qkv.parts.product import Norm
-from qkv.parts.programs import is_itself, runs_our_own
+from qkv.parts.programs import is_itself, runs_our_own, unwatched
 from qkv.parts.residual import PathDropout, PostNorm, PreNorm
 
 NARROW = (torch.bfloat16, torch.float16)
@@ -50,18 +50,20 @@ class Plan(NamedTuple):
 
 
 def only_answers(x: Tensor, ctx: Context) -> bool:
-    """Whether a pass is on a GPU, in half precision, and nothing but its answer is asked for."""
+    """Whether nothing but its answer is asked of a pass."""
     return (
         ctx.cache is None
         and not torch.is_grad_enabled()
-        and runs_our_own(x)
-        and x.dtype in NARROW
-        and x.shape[-1] <= WIDEST
-        and x.numel() >= ENOUGH
+        and unwatched(x)
         and (ctx.ledger is None or not ctx.ledger.keep)
-        and not torch.is_autocast_enabled("cuda")
+        and not torch.is_autocast_enabled(x.device.type)
         and not torch.nn.modules.module._has_any_global_hook()
     )
+
+
+def pays(x: Tensor) -> bool:
+    """Whether a stream is better passed on in place: on a GPU, in half precision, if there is enough to do."""
+    return runs_our_own(x) and x.dtype in NARROW and x.shape[-1] <= WIDEST and x.numel() >= ENOUGH
 
 
 def plan_of(blocks: Iterable[nn.Module], x: Tensor) -> Plan | None:

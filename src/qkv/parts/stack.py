@@ -8,14 +8,14 @@ from dataclasses import replace
 from torch import Tensor, nn
 
 from qkv.parts.context import Context
-from qkv.parts.in_place import in_place, only_answers, plan_of
+from qkv.parts.in_place import in_place, only_answers, pays, plan_of
 
 
 class Stack(nn.Module):
     """x → bias for all blocks → block after block → final norm and dropout, where there are any.
 
-    Where only the answer is asked for, on a GPU, the stream passes known blocks in place (`in_place.py`). Then only
-    those slots may leave the stack that the context says are wanted.
+    Where only the answer is asked for, the stream passes known blocks in place (`in_place.py`): on a GPU all of them,
+    elsewhere the last one, if of what leaves the stack the context says that only a few slots are wanted.
 
     With an `order` blocks run by their numbers, some again and again: depth without parameters [lan2020 §3.1].
     """
@@ -35,14 +35,17 @@ class Stack(nn.Module):
 
     def forward(self, x: Tensor, ctx: Context) -> Tensor:
         ctx = self.with_bias(ctx)
+        blocks = [self.blocks[number] for number in self.order]
         if only_answers(x, ctx):
-            blocks = list(self.blocks)
-            plan = plan_of((blocks[number] for number in self.order), x)
-            if plan is not None:
-                wanted = None if self._forward_hooks else ctx.wanted  # who watches sees all slots
+            wanted = None if self._forward_hooks else ctx.wanted  # who watches sees all slots
+            if pays(x) and (plan := plan_of(blocks, x)) is not None:
                 return self.dropout(in_place(plan, self.norm, x, ctx, wanted))
-        for number in self.order:
-            x = self.blocks[number](x, ctx)
+            if wanted is not None and (plan := plan_of(blocks[-1:], x)) is not None:
+                for block in blocks[:-1]:
+                    x = block(x, ctx)
+                return self.dropout(in_place(plan, self.norm, x, ctx, wanted))
+        for block in blocks:
+            x = block(x, ctx)
         if self.norm is not None:
             x = self.norm(x, ctx)
         return self.dropout(x)

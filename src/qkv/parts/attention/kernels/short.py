@@ -1,7 +1,7 @@
 """Attention of short rows: no tile is half empty. [dao2022 §3.1]
 
-What it saves is tiles: the vendors' kernels take 128 queries and 128 keys at a time, so that a picture of 197 patches
-costs them as much as 256.
+What it saves is tiles: the vendors' kernels take 128 queries and 128 keys at a time on a GPU, so that a picture of 197
+patches costs them as much as 256.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from qkv.parts.attention.kernels import short_cpu
 from qkv.parts.attention.kernels.fused import fused
 from qkv.parts.attention.kernels.refusals import refuse_recording
 from qkv.parts.attention.kernels.short_learned import NARROW, attend_learning, padding_of, suits_learning
@@ -43,12 +44,14 @@ def short(
         return fused(q, k, v, mask, bias, scale=scale, dropout=dropout)
     if mask is not None:
         mask.must_fit(q, k)
+    causal = mask is not None and mask.flag == "causal"
     if torch.is_grad_enabled():
         scale = q.shape[-1] ** -0.5 if scale is None else scale
         return attend_learning(*((q, k, v, mask, scale) if scale > 0 else (q * scale, k, v, mask, 1.0)))
+    if q.device.type == "cpu":
+        return short_cpu.attend_rows(q, k, v, padding_of(mask), causal=causal, scale=scale)
     from qkv.parts.attention.kernels import short_triton  # Triton comes with torch's builds for GPUs only
 
-    causal = mask is not None and mask.flag == "causal"
     return short_triton.attend_rows(q, k, v, padding_of(mask), causal=causal, scale=scale)
 
 
@@ -57,12 +60,16 @@ def suits_short(q: Tensor, k: Tensor, mask: Mask | None) -> bool:
     if torch.is_grad_enabled():
         suits = k.shape[1] == q.shape[1] and suits_learning(q, q.shape, k.shape[2], mask)
         return suits and q.dtype == k.dtype and q.dtype in NARROW
-    if not runs_our_own(q) or q.dtype not in NARROW:
+    if not runs_our_own(q):
+        return short_cpu.suits(q, k) and _is_known(mask)
+    if q.dtype not in NARROW:
         return False
     (b, h, queries, width), keys = q.shape, k.shape[2]
     if k.dtype != q.dtype or width > WIDEST or b * h * queries * keys < ENOUGH:
         return False
-    padded = padding_of(mask) is not None
-    if mask is not None and mask.flag is None and not padded:
-        return False
-    return keys <= (MOST_WIDE if width not in WIDTHS else MOST_PADDED if padded else MOST)
+    most = MOST_WIDE if width not in WIDTHS else MOST if padding_of(mask) is None else MOST_PADDED
+    return _is_known(mask) and keys <= most
+
+
+def _is_known(mask: Mask | None) -> bool:
+    return mask is None or mask.flag is not None or padding_of(mask) is not None

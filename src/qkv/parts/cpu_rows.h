@@ -1,0 +1,144 @@
+// Attention of whole rows, short enough that a core holds the keys and values of a head: [dao2022 alg.1] without blocks of
+// keys, since scores of a few queries to all keys fit into the nearest cache.
+
+#pragma once
+
+#include "cpu_room.h"
+#include "cpu_vectors.h"
+
+#include <cmath>
+#include <omp.h>
+#include <utility>
+
+#if defined(__AVX512F__)
+constexpr int TALL = 8;  // queries whose sums fit into registers, beside each other WIDE numbers
+#else
+constexpr int TALL = 4;
+#endif
+constexpr int WIDE = 2 * LANES;
+
+// sums [TALL, WIDE] of x [TALL, deep] by w [deep, WIDE]; rows of both lie so far apart.
+static inline void multiply(const float *x, long x_apart, const float *w, long w_apart, long deep, Floats (&sums)[TALL][2]) {
+  for (int r = 0; r < TALL; r++) sums[r][0] = sums[r][1] = Floats{};
+  for (long i = 0; i < deep; i++) {
+    const Floats first = loaded<Floats>(w + i * w_apart), second = loaded<Floats>(w + i * w_apart + LANES);
+#pragma GCC unroll 8
+    for (int r = 0; r < TALL; r++) {
+      const Floats one = everywhere(x + r * x_apart + i);
+      sums[r][0] += one * first, sums[r][1] += one * second;
+    }
+  }
+}
+
+// Of two rows the first has numbers j, of which j & S is none, where they are, and the second's in the other places.
+template <int S, int... J> static inline void exchange(Floats &a, Floats &b, std::integer_sequence<int, J...>) {
+  const Floats first = __builtin_shufflevector(a, b, (J & S ? LANES + J - S : J)...);
+  b = __builtin_shufflevector(a, b, (J & S ? LANES + J : J + S)...);
+  a = first;
+}
+
+template <int S> static inline void exchange_all(Floats (&v)[LANES]) {
+#pragma GCC unroll 16
+  for (int i = 0; i < LANES; i++)
+    if (!(i & S)) exchange<S>(v[i], v[i + S], std::make_integer_sequence<int, LANES>());
+  if constexpr (2 * S < LANES) exchange_all<2 * S>(v);
+}
+
+// LANES rows of LANES numbers become columns; of rows there are so many, the others are 0.
+static inline void transpose(const float *from, long apart, long rows, float *to, long to_apart) {
+  Floats v[LANES];
+  for (int i = 0; i < LANES; i++) v[i] = i < rows ? loaded<Floats>(from + i * apart) : Floats{};
+  exchange_all<1>(v);
+  for (int i = 0; i < LANES; i++) store(to + i * to_apart, v[i]);
+}
+
+struct Places4 {  // of [rows, heads, slots, width], whose last numbers lie together
+  const float *begin;
+  long row, head, slot;
+
+  const float *at(long r, long h, long s) const { return begin + r * row + h * head + s * slot; }
+};
+
+struct WholeRows {
+  Places4 q, k, v;
+  float *o;                  // [rows, queries, heads, width]
+  const int64_t *documents;  // [rows, keys]: 0 where a key is hidden; null: none is
+  long rows, heads, groups, queries, keys, width;
+  float scale;
+  int causal;  // whether a query sees no key behind its own place
+  int threads;
+};
+
+// The weights of one query: from scores [keys] to exponentials, 0 where a key is hidden. Given back is one over their sum.
+static inline float weigh(const WholeRows &of, long row, long query, long padded, float *scores) {
+  const int64_t *documents = of.documents == nullptr ? nullptr : of.documents + row * of.keys;
+  const long seen = of.causal && query + 1 < of.keys ? query + 1 : of.keys;
+  for (long i = seen; i < padded; i++) scores[i] = -INFINITY;
+  if (documents != nullptr)
+    for (long i = 0; i < seen; i++) scores[i] = documents[i] == 0 ? -INFINITY : scores[i];
+  Floats high = all(-INFINITY), odd = {};
+  for (long i = 0; i < padded; i += LANES) {
+    const Floats v = loaded<Floats>(scores + i);
+    high = v > high ? v : high;
+    odd += v != v ? v : Floats{};
+  }
+  const float largest = largest_of(high) + sum_of(odd);  // no number where one of them was none
+  if (largest == -INFINITY) {  // a query that sees nothing reads nothing
+    std::memset(scores, 0, 4 * padded);
+    return 0;
+  }
+  Floats total = {};
+  for (long i = 0; i < padded; i += LANES) {
+    const Floats weights = exponential(loaded<Floats>(scores + i) - largest);
+    store(scores + i, weights);
+    total += weights;
+  }
+  return 1 / sum_of(total);
+}
+
+extern "C" void qkv_whole_rows(const WholeRows *of) {
+  const long width = of->width, padded = (of->keys + WIDE - 1) / WIDE * WIDE;
+  const long each = 2 * padded * width + TALL * padded + TALL * width;
+  Room room(of->threads * each);
+#pragma omp parallel num_threads(of->threads)
+  {
+    float *keys = room.next + omp_get_thread_num() * each, *values = keys + padded * width;  // [width, padded], [padded, width]
+    float *scores = values + padded * width, *q = scores + TALL * padded;                   // [TALL, padded], [TALL, width]
+    const float *known = nullptr;  // the head whose keys are there
+#pragma omp for schedule(dynamic, 1)
+    for (long task = 0; task < of->rows * of->heads; task++) {
+      const long row = task / of->heads, head = task % of->heads, group = head / (of->heads / of->groups);
+      if (known != of->k.at(row, group, 0)) {
+        known = of->k.at(row, group, 0);
+        for (long s = 0; s < padded; s += LANES)
+          for (long i = 0; i < width; i += LANES)
+            transpose(of->k.at(row, group, s) + i, of->k.slot, of->keys - s, keys + i * padded + s, padded);
+        for (long s = 0; s < padded; s++)
+          for (long i = 0; i < width; i += LANES)
+            store(values + s * width + i, s < of->keys ? loaded<Floats>(of->v.at(row, group, s) + i) : Floats{});
+      }
+      for (long first = 0; first < of->queries; first += TALL) {
+        const long many = of->queries - first < TALL ? of->queries - first : TALL;
+        for (long r = 0; r < TALL; r++)
+          for (long i = 0; i < width; i += LANES)
+            store(q + r * width + i, r < many ? loaded<Floats>(of->q.at(row, head, first + r) + i) * of->scale : Floats{});
+        const long last = of->causal && first + many < of->keys ? first + many : of->keys;  // beyond, nobody sees a key
+        const long seen = (last + WIDE - 1) / WIDE * WIDE;
+        Floats sums[TALL][2];
+        for (long s = 0; s < seen; s += WIDE) {
+          multiply(q, width, keys + s, padded, width, sums);
+          for (int r = 0; r < TALL; r++)
+            for (int h = 0; h < 2; h++) store(scores + r * padded + s + h * LANES, sums[r][h]);
+        }
+        float shares[TALL];
+        for (long r = 0; r < many; r++) shares[r] = weigh(*of, row, first + r, seen, scores + r * padded);
+        for (long i = 0; i < width; i += WIDE) {
+          multiply(scores, padded, values + i, width, last, sums);
+          for (long r = 0; r < many; r++)
+            for (int h = 0; h < 2; h++)
+              store(of->o + ((row * of->queries + first + r) * of->heads + head) * width + i + h * LANES, sums[r][h] * shares[r]);
+        }
+      }
+    }
+  }
+}

@@ -1,0 +1,80 @@
+"""Short rows on a CPU by our own program against exact attention in double precision."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from qkv.parts import cpu
+from qkv.parts.attention.kernels import short_cpu
+from qkv.parts.attention.kernels.choose import choose_kernel
+from qkv.parts.attention.kernels.exact import exact
+from qkv.parts.attention.kernels.fused import fused
+from qkv.parts.attention.kernels.short import short
+from qkv.parts.attention.visibility import Causal, Everything, Mask, NotPadding, Tokens
+
+pytestmark = pytest.mark.skipif(cpu.library() is None, reason="needs a C++ compiler that knows OpenMP")
+
+
+@pytest.fixture(autouse=True)
+def _any_is_enough(monkeypatch):
+    monkeypatch.setattr(short_cpu, "ENOUGH", 1)
+
+
+def heads(b: int, s: int, h: int, g: int, d: int) -> tuple[Tensor, ...]:
+    """As an attention makes them: views of one product. [b h s d] [b g s d] [b g s d]"""
+    torch.manual_seed(s)
+    joined = torch.randn(b, s, (h + 2 * g) * d)
+    return tuple(x.unflatten(-1, (-1, d)).transpose(1, 2) for x in joined.split([h * d, g * d, g * d], -1))
+
+
+def masks(s: int, lengths: list[int]) -> dict[str, Mask | None]:
+    padded, whole = Tokens.padded(torch.tensor(lengths), s), Tokens(s)
+    return {
+        "none": None,
+        "everything": Mask(Everything(), whole, whole, "cpu"),
+        "padding": Mask(NotPadding(), padded, padded, "cpu"),
+        "future": Mask(Causal(), whole, whole, "cpu"),
+    }
+
+
+@pytest.mark.parametrize("hidden", ["none", "everything", "padding", "future"])
+@pytest.mark.parametrize(("s", "h", "g", "d"), [(1, 2, 2, 32), (9, 4, 2, 64), (64, 2, 1, 96), (75, 3, 3, 64)])
+@torch.no_grad()
+def test_rows_are_read_as_exactly(s, h, g, d, hidden):
+    q, k, v = heads(3, s, h, g, d)
+    mask = masks(s, [s, (s + 1) // 2, 0])[hidden]  # of the last nobody sees anything
+    assert choose_kernel(q, k, mask, 0.0, record=False) is short
+    for scale in (None, 0.3):
+        found = short(q, k, v, mask, scale=scale)
+        torch.testing.assert_close(
+            found.double(), exact(q.double(), k.double(), v.double(), mask, scale=scale), atol=5e-6, rtol=1e-5
+        )
+    assert found.transpose(1, 2).is_contiguous()
+
+
+@torch.no_grad()
+def test_few_queries_read_many_keys():
+    q, k, v = heads(2, 40, 2, 2, 32)
+    q = q[:, :, :3]
+    torch.testing.assert_close(short(q, k, v), exact(q, k, v), atol=5e-6, rtol=1e-5)
+
+
+@torch.no_grad()
+def test_scores_may_be_large_and_no_numbers_stay_none():
+    q, k, v = heads(1, 12, 2, 2, 32)
+    torch.testing.assert_close(short(q * 100, k, v), exact(q * 100, k, v), atol=5e-5, rtol=1e-5)
+    q[0, 1, 4, 7] = torch.nan
+    found = short(q, k, v)
+    assert bool(found[0, 1, 4].isnan().all())
+    assert int(found.isnan().any(-1).sum()) == 1
+
+
+def test_what_learns_is_narrow_or_odd_takes_another_way():
+    q, k, _ = heads(2, 8, 2, 2, 32)
+    assert choose_kernel(q, k, None, 0.0, record=False) is fused  # gradients may be asked for
+    with torch.no_grad():
+        assert choose_kernel(q.bfloat16(), k.bfloat16(), None, 0.0, record=False) is fused
+        assert choose_kernel(q[..., :20], k[..., :20], None, 0.0, record=False) is fused
+        assert choose_kernel(q, k, None, 0.0, record=False, bias=torch.zeros(1, 2, 8, 8)) is fused
+        with torch.autocast("cpu", torch.bfloat16):
+            assert choose_kernel(q, k, None, 0.0, record=False) is fused
