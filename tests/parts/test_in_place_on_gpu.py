@@ -108,7 +108,7 @@ def test_on_a_gpu_the_last_block_is_done_for_those_slots_that_a_head_reads(famil
     model.bfloat16()
     with_all = model.head(model.states(images, model.context(images)), model.context(images))
     found = model(images)
-    assert taken == [4, 4]
+    assert taken == [2, 4, 4]  # in float32 the last block alone
     torch.testing.assert_close(found, with_all, atol=0.05, rtol=0.05)
     torch.testing.assert_close(found.float(), expected, atol=0.1, rtol=0.1)
     model.stack.register_forward_hook(lambda _, given, answer: seen.append((given[0].shape, answer.shape)))

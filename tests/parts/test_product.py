@@ -16,6 +16,7 @@ from qkv.parts.feedforward import ACTIVATIONS, programmed_name
 NAMES = ["gelu", "gelu_tanh", "relu", "silu", "gelu_quick"]
 SHAPES = [(300, 72, 136), (1, 8, 8), (128, 64, 192), (5000, 200, 776)]  # the last: more tiles than blocks
 TILINGS = [product.WIDE, product.TALL, product.READING]
+ATTENDED = [(1, 1, 64), (3, 2, 72), (7, 16, 1024), (257, 12, 768)]  # rows, heads, inputs
 NORMED = {256: (128, 2), 384: (192, 2), 512: (128, 4), 768: (192, 4)}  # columns of a block, blocks
 
 
@@ -42,7 +43,7 @@ def test_names_and_rooms_are_those_of_the_program() -> None:
     for name, number in product.ACTIVATIONS.items():
         assert f"#define {name.upper() or 'NONE'} {number}\n" in told
     assert {programmed_name(each) for each in ACTIVATIONS.values()} - {None} == set(product.ACTIVATIONS) - {""}
-    for tiling in TILINGS:
+    for tiling in (*TILINGS, product.ATTENDING):
         assert tiling.shared <= 227 * 1024  # what a block may have
     assert {product.storing(n) for _, _, n in SHAPES} == {product.WIDE, product.TALL}
     assert [product.storing(n) for n in (768, 1024, 2304, 3072)] == [product.WIDE, product.TALL, *2 * [product.WIDE]]
@@ -149,6 +150,31 @@ def test_rows_that_are_all_alike_or_no_numbers_are_normed_as_by_torch(hopper: No
     product.add_normed_map(x, weight, None, stream, norm)
     assert torch.equal(stream[[0, 2]], numbers(768, dtype=torch.bfloat16).expand(2, -1))
     assert stream[1].isnan().all()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(("rows", "heads", "k"), ATTENDED)
+def test_queries_read_where_they_are_made(hopper: None, rows: int, heads: int, k: int, dtype: torch.dtype) -> None:
+    n = 3 * heads * product.HEAD
+    x, weight = numbers(rows * product.SLOTS, k, dtype=dtype), numbers(n, k, dtype=dtype, scale=k**-0.5)
+    for bias in (numbers(n, dtype=dtype), numbers(n), None):
+        joined = F.linear(x.double(), weight.double(), None if bias is None else bias.double()).to(dtype).double()
+        parts = joined.view(rows, product.SLOTS, 3, heads, product.HEAD).permute(2, 0, 3, 1, 4)  # [3 b h s d]
+        read = torch.softmax(0.3 * parts[0] @ parts[1].mT, -1) @ parts[2]
+        found = product.attended_map(x, weight, bias, 0.3)
+        assert found.dtype == dtype
+        far = (found.double() - read.transpose(1, 2).reshape(found.shape)).norm() / read.norm()
+        assert far < torch.finfo(dtype).eps / 2
+
+
+@pytest.mark.gpu
+def test_in_a_row_with_what_is_no_number_nothing_is(hopper: None) -> None:
+    x, weight = numbers(256, 64, dtype=torch.bfloat16), numbers(192, 64, dtype=torch.bfloat16)
+    x[5, 3] = float("nan")
+    found = product.attended_map(x, weight, None, 0.125)
+    assert found[:128].isnan().all()
+    assert found[128:].isfinite().all()
 
 
 @pytest.mark.gpu

@@ -1,5 +1,6 @@
 """Maps with what comes behind them in one program, on GPUs that have a copy engine: activation(x W + b), y + x W,
-and norms of such a sum. On a CPU the first of them is one call of oneDNN, where that is the quickest.
+norms of such a sum, and what queries read in short rows. On a CPU the first of them is one call of oneDNN, where that
+is the quickest.
 
 Shapes: m rows, k inputs, n hidden units; x [m k], W₁ [n k], W₂ [k n].
 """
@@ -73,6 +74,18 @@ def fits_normed(stream: Tensor, x: Tensor, weight: Tensor) -> bool:
 def add_normed_map(stream: Tensor, x: Tensor, linear: nn.Linear, norm: product.Norm) -> None:
     """stream = norm(stream + linear(x)), where it `fits_normed`. [m n] [m k]"""
     product.add_normed_map(product.aligned(x), product.aligned(linear.weight), linear.bias, stream, norm)
+
+
+def fits_attended(x: Tensor, weight: Tensor, heads: int) -> bool:
+    """Whether what queries read may be made where they, keys and values are: a head of a row is just a tile."""
+    whole = x.ndim == 3 and x.shape[1] == product.SLOTS and len(weight) == 3 * heads * product.HEAD
+    return whole and _answers(x, weight, None)
+
+
+def attended_map(x: Tensor, weight: Tensor, bias: Tensor | None, scale: float) -> Tensor:
+    """softmax(scale · q kᵀ) v, where it `fits_attended`; q, k and v are the thirds of x Wᵀ + b. [b s k] → [b s n/3]"""
+    rows = product.aligned(x.reshape(-1, x.shape[-1]))
+    return product.attended_map(rows, product.aligned(weight), bias, scale).view(*x.shape[:-1], -1)
 
 
 def feed_forward(x: Tensor, inner: nn.Linear, outer: nn.Linear, activation: str) -> Tensor:

@@ -67,9 +67,13 @@ class JoinedLinear(nn.Module):
         """All maps side by side in one tensor."""
         return linear_map(x, self.matrix(), self.whole_bias())
 
+    def is_plain(self) -> bool:
+        """Whether all maps together are `matrix` and `whole_bias`, and nothing else."""
+        return type(self) is JoinedLinear and "together" not in self.__dict__
+
     def with_bias_apart(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
         """The same, and the bias in it that does not learn from them, but is left to whoever knows its gradient."""
-        if type(self) is not JoinedLinear or "together" in self.__dict__:
+        if not self.is_plain():
             return self.together(x), None
         bias = self.whole_bias()
         return learned_map(x, self.weight, None if bias is None else bias.detach()), bias

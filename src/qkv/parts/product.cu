@@ -5,6 +5,8 @@
 // come by the copy engine into a ring of stages, STAGES of them ahead; two blocks of a cluster, which make tiles below
 // each other, get each half of W's tile and hand it to both. Where whole rows are normed behind the product, blocks of a
 // cluster make tiles beside each other, which have all columns: there it is x's tile of which each gets a part for all.
+// Where a product makes queries, keys and values of rows as long as a tile, a tile is one head of one row, and what
+// comes behind it is attention: only what the queries read is stored.
 //
 // Shapes: M rows, K inputs, N outputs; x [M K], W [N K], or [K N] if ACROSS, y [M N].
 //
@@ -13,7 +15,11 @@
 // float16, else bfloat16; ACROSS; BIAS: 0 none, 1 narrow, 2 float32; ACTIVATION: one of those below; KEEPS: z, which is
 // activated, is stored too; READS: 1: what is added to y, 2: z, whose slope y is multiplied with, and sums over rows;
 // GAIN: 0 rows are not normed, 1 with a narrow gain, 2 with one in float32, and then CLUSTER is N / BN, 2 to 8; SHIFT: of
-// the norm, as BIAS; RMS: the norm takes no mean off.
+// the norm, as BIAS; RMS: the norm takes no mean off; ATTENDS: y [M N/3] is what queries read, W has rows for all
+// queries, then keys, then values, 64 for a head.
+//
+// What adds to a stream goes from the last rows to the first, all else from the first to the last: it begins with what
+// the product before it has stored last, which the L2 cache still has.
 //
 // It may begin while the program before it still runs, and waits for its end before it reads or writes: whoever is
 // launched early does, so what is there behind that wait was written by any program before.
@@ -26,16 +32,23 @@ constexpr u32 OF_X = BM * BK * 2, OF_W = BN * BK * 2, STAGE = OF_X + OF_W;
 constexpr u32 ROOM = 16 * 64 * 2;            // what a warp stores at once: 16 rows of 64 columns
 constexpr int UNITS = TALL * (BN / 64);      // of those in a tile
 constexpr bool BEGUN = READS == 1 || BIAS;   // whether something is there before the product
+constexpr bool BACKWARDS = READS == 1;       // from the last rows to the first
 #if GAIN
 constexpr u32 TOLD = 16 * TALL * 8;                            // what a warp tells of its rows: two numbers of each
 constexpr u32 BESIDE = BN * 8 + 8 * 2 * CLUSTER * TOLD;        // gain and shift; what each warp is told, in two rooms
 constexpr bool WHOLE = true;                                   // tiles have no column past the last
+#elif ATTENDS
+constexpr u32 BESIDE = 0;
+constexpr bool WHOLE = true;
+constexpr u32 OF_HEAD = BM * 128;                              // keys of a tile, or values
+static_assert(BM == 128 && BN == 192, "the queries, keys and values of a head are a tile");
+static_assert(4 * ROOMS * ROOM == 2 * OF_HEAD, "keys and values fill the rooms of a warpgroup");
 #else
 constexpr u32 BESIDE = 8 * BN * 4;                             // sums of each warp
 constexpr bool WHOLE = false;
 #endif
 
-static_assert(UNITS * (KEEPS ? 2 : 1) % ROOMS == 0 && ROOMS > 1, "rooms come round with the tiles");
+static_assert(ATTENDS || (UNITS * (KEEPS ? 2 : 1) % ROOMS == 0 && ROOMS > 1), "rooms come round with the tiles");
 
 // ---------------------------------------------------------------------------------------------------- activations
 // The formulas of `activation_programs`, which says where they come from, no further than 5e-7 from those of
@@ -70,12 +83,11 @@ __device__ __forceinline__ float quotient(float x, float y) {
 __device__ __forceinline__ float activated(float y) {
 #if ACTIVATION == GELU
     float a = at_most(fabsf(y), 5.5f);
-    float p = fmaf(3.240682781324722e-05f, a, -0.000754765176679939f);
-    p = fmaf(p, a, 0.008003950119018555f);
-    p = fmaf(p, a, -0.053243488073349f);
-    p = fmaf(p, a, -0.4589402675628662f);
-    p = fmaf(p, a, -1.1511284112930298f);
-    p = fmaf(p, a, -1.0000033378601074f);
+    float p = fmaf(-0.00047330925580208485f, a, 0.007084556708939316f);
+    p = fmaf(p, a, -0.05182738106660178f);
+    p = fmaf(p, a, -0.4599924417930694f);
+    p = fmaf(p, a, -1.1507878501777689f);
+    p = fmaf(p, a, -1.0000376228120789f);
     return fmaf(-a, power_of_2(p), at_least(y, 0.0f));
 #elif ACTIVATION == GELU_TANH
     float a = at_most(fabsf(y), 5.0f);
@@ -261,7 +273,8 @@ __device__ __forceinline__ void begin_with(
 __device__ __forceinline__ void with_bias(float (&d)[TALL][BN / 2], const void* bias, int first, int N, int lane) {
 #pragma unroll
     for (int c = 0; c < BN / 8; c++) {
-        const int column = first + c * 8 + lane % 4 * 2;
+        const int within = c * 8 + lane % 4 * 2;
+        const int column = ATTENDS ? within / 64 * (N / 3) + first / 3 + within % 64 : first + within;
         float low = 0.0f, high = 0.0f;
         if (WHOLE || column < N) {
 #if BIAS == 2
@@ -288,9 +301,16 @@ __device__ __forceinline__ void put(u32 place, const float* v) {
 }
 
 // All of them are known from here on: nothing that makes them comes later, nothing that reads them earlier.
-__device__ __forceinline__ void settled(float (&d)[TALL][BN / 2]) {
+template <int COUNT>
+__device__ __forceinline__ void settled(float (&d)[COUNT]) {
 #pragma unroll
-    for (int i = 0; i < TALL * BN / 2; i++) asm volatile("" : "+f"(d[i / (BN / 2)][i % (BN / 2)])::"memory");
+    for (int i = 0; i < COUNT; i++) asm volatile("" : "+f"(d[i])::"memory");
+}
+
+template <int COUNT>
+__device__ __forceinline__ void settled(float (&d)[TALL][COUNT]) {
+#pragma unroll
+    for (int m = 0; m < TALL; m++) settled(d[m]);
 }
 
 // Of 2 COUNT numbers, COUNT stay with a lane: those that it has in common with its partner, who keeps the others.
@@ -313,7 +333,9 @@ __device__ __forceinline__ int rank() {  // of this block in its cluster; asked 
 #if GAIN
 __device__ __forceinline__ int tiles_of(int M, int N) { return (M + BM - 1) / BM; }
 
-__device__ __forceinline__ Place place_of(int tile, int M, int N) { return {tile * BM, rank() * BN}; }
+__device__ __forceinline__ Place place_of(int tile, int M, int N) {
+    return {(BACKWARDS ? tiles_of(M, N) - 1 - tile : tile) * BM, rank() * BN};
+}
 #else
 __device__ __forceinline__ int tiles_of(int M, int N) {  // of a cluster
     return (M + BM * CLUSTER - 1) / (BM * CLUSTER) * ((N + BN - 1) / BN);
@@ -323,10 +345,15 @@ __device__ __forceinline__ int tiles_of(int M, int N) {  // of a cluster
 __device__ __forceinline__ Place place_of(int tile, int M, int N) {
     int rows = (M + BM * CLUSTER - 1) / (BM * CLUSTER), columns = (N + BN - 1) / BN;
     int first = tile / (GROUP * columns) * GROUP, within = tile % (GROUP * columns);
-    int tall = min(rows - first, GROUP);
-    return {((first + within % tall) * CLUSTER + rank()) * BM, within / tall * BN};
+    int tall = min(rows - first, GROUP), row = first + within % tall;
+    return {((BACKWARDS ? rows - 1 - row : row) * CLUSTER + rank()) * BM, within / tall * BN};
 }
 #endif
+
+__device__ __forceinline__ float of_four(float x) {  // lanes beside each other: their sum
+    x += __shfl_xor_sync(0xffffffffu, x, 1);
+    return x + __shfl_xor_sync(0xffffffffu, x, 2);
+}
 
 // ---------------------------------------------------------------------------------------------------- norms
 
@@ -335,11 +362,6 @@ __device__ __forceinline__ u32 in_block(u32 place, u32 block) {  // of the clust
     u32 there;
     asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(place), "r"(block));
     return there;
-}
-
-__device__ __forceinline__ float of_four(float x) {  // lanes beside each other: their sum
-    x += __shfl_xor_sync(0xffffffffu, x, 1);
-    return x + __shfl_xor_sync(0xffffffffu, x, 2);
 }
 
 template <int KIND>
@@ -431,12 +453,116 @@ __device__ __forceinline__ void norm(
 }
 #endif
 
+// ---------------------------------------------------------------------------------------------------- attention
+
+#if ATTENDS
+// s [64 128] (+)= q [64 16] k [128 16]ᵀ. A thread has of the queries what the product left it.
+__device__ __forceinline__ void multiply_keys(float (&d)[64], const u32 (&q)[4], u64 k, int adds) {
+    asm volatile(
+        "{ .reg .pred p; setp.ne.b32 p, %69, 0; wgmma.mma_async.sync.aligned.m64n128k16.f32." NARROW "." NARROW
+        " {" FIRST_64 "}, {%64, %65, %66, %67}, %68, p, 1, 1, 0; }"
+        : OWN_32(0), OWN_32(32) : "r"(q[0]), "r"(q[1]), "r"(q[2]), "r"(q[3]), "l"(k), "r"(adds));
+}
+
+// d [64 64] (+)= weights [64 16] v [16 64]. A thread has of the weights what it had of their scores.
+__device__ __forceinline__ void multiply_values(float (&d)[32], const u32 (&w)[4], u64 v, int adds) {
+    asm volatile(
+        "{ .reg .pred p; setp.ne.b32 p, %37, 0; wgmma.mma_async.sync.aligned.m64n64k16.f32." NARROW "." NARROW
+        " {" FIRST_32 "}, {%32, %33, %34, %35}, %36, p, 1, 1, 1; }"
+        : OWN_32(0) : "r"(w[0]), "r"(w[1]), "r"(w[2]), "r"(w[3]), "l"(v), "r"(adds));
+}
+
+// Weights of scores s [64 128], which are still to be divided by their sums: `rate` is one over those of a lane's rows.
+__device__ __forceinline__ void weigh(const float (&s)[64], u32 (&weights)[8][4], float (&rate)[2], float scale) {
+    float level[2], total[2] = {};
+#pragma unroll
+    for (int below = 0; below < 2; below++) {
+        float largest = s[2 * below];
+#pragma unroll
+        for (int c = 0; c < 16; c++) largest = fmaxf(largest, fmaxf(s[4 * c + 2 * below], s[4 * c + 2 * below + 1]));
+        largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 1));
+        level[below] = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 2)) * scale;
+    }
+#pragma unroll
+    for (int i = 0; i < 32; i++) {
+        const float low = power_of_2(fmaf(s[2 * i], scale, -level[i % 2]));
+        const float high = power_of_2(fmaf(s[2 * i + 1], scale, -level[i % 2]));
+        total[i % 2] += low + high, weights[i / 4][i % 4] = narrowed(low, high);
+    }
+#pragma unroll
+    for (int below = 0; below < 2; below++) rate[below] = 1.0f / of_four(total[below]);
+}
+
+// Stores what the queries of a tile read: d has 64 columns of queries, of keys and of values. Keys and values lie in the
+// rooms of the warpgroup from one of its barriers to the next; then each warp lays what it has read where its keys were.
+__device__ __forceinline__ void attend(
+    float (&d)[TALL][BN / 2], u32 keys, float scale, const Tiles& y_tiles, Place at, int group, int warp, int lane) {
+    const u32 rows = keys + warp * ROOM, corner = rows + lane % 16 * 128 + (lane / 16 ^ lane % 8) * 16;
+    u32 q[TALL][4][4];
+    if (lane == 0) until_read<0>();
+    __syncwarp();
+#pragma unroll
+    for (int m = 0; m < TALL; m++) {
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            put(corner + m * (4 * ROOM) ^ j * 32, &d[m][32 + 8 * j]);
+            put(corner + m * (4 * ROOM) + OF_HEAD ^ j * 32, &d[m][64 + 8 * j]);
+        }
+#pragma unroll
+        for (int i = 0; i < 16; i++) q[m][i / 4][i % 4] = narrowed(d[m][2 * i], d[m][2 * i + 1]);
+    }
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    asm volatile("bar.sync %0, 128;" ::"r"(group) : "memory");
+
+    float s[TALL][64], read[TALL][32], rate[TALL][2];
+    u32 weights[TALL][8][4];
+    const u64 k = described(keys, 16, 1024), v = described(keys + OF_HEAD, OF_HEAD, 1024);
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+#pragma unroll
+    for (int m = 0; m < TALL; m++) {
+#pragma unroll
+        for (int i = 0; i < 4; i++) multiply_keys(s[m], q[m][i], k + i * 2, i);
+        asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+    }
+#pragma unroll
+    for (int m = 0; m < TALL; m++) {
+        until_multiplied<1>();
+        settled(s[m]);
+        weigh(s[m], weights[m], rate[m], scale * 1.4426950408889634f);  // log2(e)
+        asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+#pragma unroll
+        for (int i = 0; i < 8; i++) multiply_values(read[m], weights[m][i], v + i * (16 * 128 >> 4), i);
+        asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+    }
+    until_multiplied<0>();
+    settled(read);
+    asm volatile("bar.sync %0, 128;" ::"r"(group) : "memory");
+
+#pragma unroll
+    for (int m = 0; m < TALL; m++)
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            float y[8];
+#pragma unroll
+            for (int i = 0; i < 8; i++) y[i] = read[m][8 * j + i] * rate[m][i / 2 % 2];
+            put(corner + m * (4 * ROOM) ^ j * 32, y);
+        }
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    __syncwarp();
+    if (lane == 0)
+        for (int m = 0; m < TALL; m++)
+            store(y_tiles, rows + m * (4 * ROOM), at.column / 3, at.row + m * 64 + warp * 16);
+}
+#endif
+
 extern "C" __global__ void __launch_bounds__(384, 1) product(
     const __grid_constant__ Tiles x_tiles, const __grid_constant__ Tiles w_tiles, const __grid_constant__ Tiles y_tiles,
     const __grid_constant__ Tiles z_tiles,  // z, which is read or kept
     const void* bias, float* __restrict__ sums, const unsigned short* added, int M, int N, int K, int apart
 #if GAIN
     , const void* gain, const void* shift, float epsilon
+#elif ATTENDS
+    , float scale
 #endif
 ) {
     extern __shared__ unsigned char memory[];
@@ -490,6 +616,12 @@ extern "C" __global__ void __launch_bounds__(384, 1) product(
                         const int part = rank() * (BK / CLUSTER);  // rows of W that this block gets for all
                         load_for_all(
                             w_tiles, w + i * (BK * 128) + part * 128, at.column + 64 * i, k + part, barrier);
+                    }
+#elif ATTENDS
+                    for (int i = 0; i < 3; i++) {  // queries, keys, values
+                        const int part = rank() * (64 / CLUSTER);
+                        load_for_all(
+                            w_tiles, w + (i * 64 + part) * 128, k, i * (N / 3) + at.column / 3 + part, barrier);
                     }
 #else
                     const int part = rank() * (BN / CLUSTER);
@@ -562,6 +694,9 @@ extern "C" __global__ void __launch_bounds__(384, 1) product(
             norm(d, told + mine * (2 * CLUSTER * TOLD), all_told + 8 * 2 * mine, gains, count, epsilon, lane);
 #endif
 
+#if ATTENDS
+            attend(d, rooms + turn * (2 * OF_HEAD), scale, y_tiles, at, group, warp, lane);
+#else
 #pragma unroll
             for (int c = 0; c < BN / 64; c++) {
 #if READS == 2
@@ -648,6 +783,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) product(
                 if (at.column + i < N) sums[(u64)(at.row / BM) * N + at.column + i] = total;
             }
             asm volatile("bar.sync %0, 128;" ::"r"(group) : "memory");
+#endif
 #endif
         }
         if (lane == 0) {

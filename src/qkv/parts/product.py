@@ -31,6 +31,7 @@ class Tiling(NamedTuple):
     cluster: int = 1  # blocks that share the columns of W which they read, or, where they norm, the rows of x
     group: int = 8  # tiles of a cluster below each other that come one after the other
     norms: bool = False  # whole rows, which lie in the blocks of a cluster
+    attends: bool = False  # a tile is one head of one row: its queries, keys and values
 
     @property
     def shared(self) -> int:
@@ -38,7 +39,7 @@ class Tiling(NamedTuple):
         of_stages = self.stages * (self.rows + self.columns) * INPUTS * 2
         of_rooms = WARPS * self.rooms * ROOM[0] * ROOM[1] * 2
         of_norm = self.columns * 8 + 2 * 2 * self.rows * self.cluster * 8  # gain and shift; two numbers of each row
-        beside = of_norm if self.norms else WARPS * self.columns * 4
+        beside = of_norm if self.norms else 0 if self.attends else WARPS * self.columns * 4
         of_barriers = (2 * self.stages + 2 + WARPS * self.rooms + 1 + 2 * WARPS * self.norms) * 8
         return of_stages + of_rooms + beside + of_barriers + 1024  # to begin at a multiple of it
 
@@ -55,6 +56,8 @@ class Norm(NamedTuple):
 WIDE, TALL = Tiling(128, 192, stages=4, rooms=2, cluster=2), Tiling(192, 128, stages=4, rooms=2, cluster=2)
 READING = Tiling(128, 192, stages=4, rooms=3)  # z comes into the rooms from which y is stored
 NORMING = Tiling(128, 192, stages=4, rooms=2, norms=True), Tiling(128, 128, stages=5, rooms=2, norms=True)
+ATTENDING = Tiling(128, 192, stages=4, rooms=4, cluster=2, attends=True)  # keys and values come into the rooms
+SLOTS, HEAD = 128, 64  # of a row, and numbers of a query, where a product attends
 MOST = 4096  # launches at hand
 MOST_NORMED = 768  # outputs; with more, clusters are so large that some processors have none
 ALIGNED = 16  # bytes, as the copy engine asks
@@ -134,6 +137,16 @@ def add_normed_map(x: Tensor, weight: Tensor, bias: Tensor | None, stream: Tenso
     _run(tiling, x, weight, stream, stream, bias, stream, reads=1, norm=norm, early=True)
 
 
+def attended_map(x: Tensor, weight: Tensor, bias: Tensor | None, scale: float) -> Tensor:
+    """What queries read in rows of `SLOTS` slots: softmax(scale · q kᵀ) v of each head, [m k] [n k] [n] → [m n/3]
+
+    Queries, keys and values of all heads, each `HEAD` wide, are the thirds of x Wᵀ + b. The scale is above 0.
+    """
+    y = x.new_empty(x.shape[0], weight.shape[0] // 3)
+    _run(ATTENDING, x, weight, y, y, bias, y, scale=scale, early=True)
+    return y
+
+
 def map_across(x: Tensor, weight: Tensor, tiling: Tiling | None = None) -> Tensor:
     """x W, [m k] [k n] → [m n]"""
     y = x.new_empty(len(x), weight.shape[1])
@@ -153,7 +166,7 @@ _launches: dict[tuple[object, ...], cuda.Launch] = {}  # they come again: weight
 def _run(
     tiling: Tiling, x: Tensor, weight: Tensor, y: Tensor, z: Tensor, bias: Tensor | None, sums: Tensor,
     *, activation: str = "", across: int = 0, keeps: int = 0, reads: int = 0, norm: Norm | None = None,
-    early: bool = False,
+    scale: float | None = None, early: bool = False,
 ) -> None:  # fmt: skip
     """What reads or writes nothing but tensors that passes without gradients make may begin `early`."""
     bias = None if bias is None else _taken(bias, x)
@@ -166,12 +179,12 @@ def _run(
         normed = norm.gain.data_ptr(), norm.gain.dtype, shifted, norm.epsilon, norm.rms
     stream = cuda.current_stream(x.device.index)
     kind = bias is None or bias.dtype
-    key = (tiling, stream, x.dtype, kind, activation, across, keeps, reads, normed, early, places)
+    key = (tiling, stream, x.dtype, kind, activation, across, keeps, reads, normed, scale, early, places)
     launch = _launches.get(key)
     if launch is None:
         if len(_launches) >= MOST:
             _launches.clear()
-        launch = _prepared(tiling, x, weight, y, z, bias, sums, activation, across, keeps, reads, norm, early)
+        launch = _prepared(tiling, x, weight, y, z, bias, sums, activation, across, keeps, reads, norm, scale, early)
         _launches[key] = launch
     launch.run()
 
@@ -184,7 +197,8 @@ def _taken(vector: Tensor, x: Tensor) -> Tensor:
 
 def _prepared(
     tiling: Tiling, x: Tensor, weight: Tensor, y: Tensor, z: Tensor, bias: Tensor | None, sums: Tensor,
-    activation: str, across: int, keeps: int, reads: int, norm: Norm | None, early: bool,
+    activation: str, across: int, keeps: int, reads: int, norm: Norm | None,
+    scale: float | None, early: bool,
 ) -> cuda.Launch:  # fmt: skip
     rows, columns, cluster = tiling.rows, tiling.columns, tiling.cluster
     vectors = (bias, None, None) if norm is None else (bias, norm.gain, norm.shift)
@@ -192,6 +206,9 @@ def _prepared(
     rms = norm is not None and norm.rms
     program = _program(tiling, x.dtype == torch.float16, kinds, rms, activation, across, keeps, reads)
     of_x, of_weight = (rows // cluster, columns) if tiling.norms else (rows, columns // cluster)
+    if tiling.attends:
+        of_weight = HEAD // cluster
+    outputs = weight.shape[across]
     box = (INPUTS // cluster, ROOM[1]) if across else (of_weight, INPUTS)
     arguments: tuple[cuda.Argument, ...] = (
         cuda.tiles_of(x, of_x, INPUTS),
@@ -201,15 +218,18 @@ def _prepared(
         x if bias is None else bias,
         sums,
         z,
-        *y.shape,
+        len(y),
+        outputs,
         x.shape[1],
         z.stride(0),
     )
+    if scale is not None:
+        arguments += (scale,)
     if norm is not None:
         arguments += norm.gain, norm.gain if norm.shift is None else norm.shift, float(norm.epsilon)
         tiles, at_once = -(-len(y) // rows), program.clusters_at_once(cluster)
     else:
-        tiles = -(-len(y) // (rows * cluster)) * -(-y.shape[1] // columns)
+        tiles = -(-len(y) // (rows * cluster)) * -(-outputs // columns)
         at_once = multiprocessors(y.device) // cluster
     return program.prepared((cluster * min(tiles, at_once), 1), arguments, cluster=cluster, early=early)
 
@@ -236,5 +256,6 @@ def _program(
         "GAIN": gain,
         "SHIFT": shift,
         "RMS": int(rms),
+        "ATTENDS": int(tiling.attends),
     }
     return cuda.program(FILE, "product", tuple(numbers.items()), THREADS, tiling.shared)

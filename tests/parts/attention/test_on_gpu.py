@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from qkv.parts.attention import attention as attentions
 from qkv.parts.attention.attention import Attention, CrossAttention
 from qkv.parts.attention.cache import Cache, PreallocatedCache
 from qkv.parts.attention.kernels.choose import Kernel, choose_kernel
@@ -31,6 +32,37 @@ pytestmark = pytest.mark.gpu
 FULL = {"atol": 2e-5, "rtol": 1e-4}
 # A rounding to bfloat16 is up to 2⁻⁹ ≈ 0.2%; scores, weights and outputs are rounded in turn.
 HALF = {"atol": 0.04, "rtol": 0.04}
+
+
+ROWS_OF_128: dict[str, tuple[int, Context]] = {
+    "plain": (128, Context(tokens=Tokens(128))),
+    "of other lengths": (120, Context(tokens=Tokens(120))),
+    "padded": (128, Context(tokens=Tokens.padded(torch.full((40,), 99), 128), visibility=NotPadding())),
+    "causal": (128, Context(tokens=Tokens(128), visibility=Causal())),
+}
+
+
+@pytest.mark.parametrize("name", ROWS_OF_128)
+@torch.no_grad()
+def test_rows_of_a_tile_are_attended_to_where_they_are_made(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if torch.cuda.get_device_capability()[0] != 9:
+        pytest.skip("needs a GPU with warpgroups")
+    taken = []
+
+    def noted(x: Tensor, *given: object) -> Tensor:
+        taken.append(len(x))
+        return plain(x, *given)  # type: ignore[arg-type]
+
+    plain = attentions.attended_map
+    monkeypatch.setattr(attentions, "attended_map", noted)
+    torch.manual_seed(0)
+    slots, ctx = ROWS_OF_128[name]
+    tokens = ctx.tokens if ctx.tokens.documents is None else Tokens(slots, documents=ctx.tokens.documents.cuda())
+    attention, x = Attention(768, 12, key_bias=False).cuda().eval(), torch.randn(40, slots, 768, device="cuda")
+    expected = attention.double()(x.double(), Context(tokens=tokens, visibility=ctx.visibility))
+    found = attention.bfloat16()(x.bfloat16(), Context(tokens=tokens, visibility=ctx.visibility))
+    assert taken == ([40] if name == "plain" else [])
+    torch.testing.assert_close(found.double(), expected, **HALF)
 
 
 @pytest.fixture(autouse=True)

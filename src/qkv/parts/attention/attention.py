@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from qkv.errors import QkvError
+from qkv.parts.activated_map import attended_map, fits_attended
 from qkv.parts.attention.kernels.choose import Kernel, choose_kernel
 from qkv.parts.attention.kernels.short_learned import NARROW, attend_joined, suits_learning
 from qkv.parts.attention.stretches import Stretches, by_stretches
@@ -163,10 +164,15 @@ class Attention(MultiHead):
         """All but the last product: what `W^O` is given. [b s h·e]"""
         if self._reads_joined(x, ctx):
             mask = ctx.mask(self.visibility, ctx.tokens, ctx.tokens, x.device)
-            shape = len(x), self.heads, x.shape[1], self.key_width
-            if suits_learning(x, shape, x.shape[1], mask):
-                scale = self.key_width**-0.5 if self.scale is None else self.scale
-                return attend_joined(*self.project.with_bias_apart(x), self.heads, mask, scale)
+            scale = self.key_width**-0.5 if self.scale is None else self.scale
+            if self._learns(x):
+                shape = len(x), self.heads, x.shape[1], self.key_width
+                if narrow_type(x) in NARROW and suits_learning(x, shape, x.shape[1], mask):
+                    return attend_joined(*self.project.with_bias_apart(x), self.heads, mask, scale)
+            elif mask.flag == "all" and self.project.is_plain():
+                matrix = self.project.matrix()
+                if fits_attended(x, matrix, self.heads):
+                    return attended_map(x, matrix, self.project.whole_bias(), scale)
         return self._hidden_of_heads(*self.projected(x, ctx), ctx)
 
     def hidden_of_maps(self, maps: tuple[Tensor, ...], ctx: Context) -> Tensor:
@@ -181,7 +187,7 @@ class Attention(MultiHead):
         return self.heads_read(q, k, v, ctx.mask(self.visibility, ctx.tokens, keys, q.device), ctx.bias, ctx)
 
     def _reads_joined(self, x: Tensor, ctx: Context) -> bool:
-        """Whether queries, keys and values are attended to as their one product made them, and learned."""
+        """Whether queries, keys and values are attended to as their one product made them."""
         if self.kernel is not None or self.rotary is not None or (self.training and self.dropout):
             return False
         if ctx.cache is not None or ctx.bias is not None or ctx.position_vectors is not None:
@@ -190,9 +196,12 @@ class Attention(MultiHead):
         plain = type(ctx.tokens) is Tokens and ctx.tokens.size == x.shape[1]
         if recorded or not plain or not _is_joined(self.project) or (self.scale is not None and self.scale <= 0):
             return False
-        alike = self.key_value_heads == self.heads and self.value_width == self.key_width
-        learned = x.requires_grad or any(each.requires_grad for each in self.project.parameters())
-        return alike and learned and torch.is_grad_enabled() and narrow_type(x) in NARROW
+        return self.key_value_heads == self.heads and self.value_width == self.key_width
+
+    def _learns(self, x: Tensor) -> bool:
+        if not torch.is_grad_enabled():
+            return False
+        return x.requires_grad or any(each.requires_grad for each in self.project.parameters())
 
     def hidden_of_first(self, x: Tensor, ctx: Context, count: int) -> Tensor:
         """The same for the first `count` slots of each row, where neither positions nor a bias play a part."""
