@@ -180,7 +180,7 @@ def test_on_a_gpu_products_norm_the_stream_of_an_encoder(
     monkeypatch.setattr(activated_map, "LEAST", 1)
     x, ctx = torch.randn(40, 33, width, device="cuda").bfloat16(), Context(tokens=Tokens(33), wanted=wanted)
     wide, found = exact(x.double(), ctx)[:, :wanted], narrow(x, ctx)
-    assert taken == [6]
+    assert taken == ([6] if wanted is None else [2, 6])  # in double precision the last block alone
     assert products == [40 * 33] * 4 + [40 * (wanted or 33)] * 2
     assert all(torch.equal(narrow(x, ctx), found) for _ in range(3))
     monkeypatch.setattr(stacks, "only_answers", lambda *_: False)

@@ -67,11 +67,12 @@ def layout_of(
         "E": high,
     }
     large = dtype == torch.float32 or d > 128
+    steps = forward_steps(large), backward_keys_steps(d, large), backward_queries_steps(d, large)
+    if dtype == torch.float32 and max(d, e) > 128:
+        steps = (LARGEST,) * 3
     return Layout(
         queries, keys, b * h, b * key_heads, tuple(step for each in strides for step in each[:3]),
-        (h, h // key_heads, queries, keys), (d, e), constants,
-        forward_steps(d, large), backward_keys_steps(d, large), backward_queries_steps(d, large),
-        backward_bias_steps(d, large),
+        (h, h // key_heads, queries, keys), (d, e), constants, *steps, backward_bias_steps(large),
     )  # fmt: skip
 
 
@@ -196,8 +197,11 @@ def _backward_bias(
     return made if bias.shape[2] == layout.queries else made.sum(2, keepdim=True)
 
 
+LARGEST = Steps(32, 32, 4, 1)  # of float32 and more than those widths: larger ones find no room in shared memory
+
+
 # The quickest of those tried on an H200, for look-ahead masks in bfloat16 at widths of 64 and 128.
-def forward_steps(width: int, large: bool) -> Steps:
+def forward_steps(large: bool) -> Steps:
     """`large`: more than those widths, or of float32, which takes as much room again."""
     return Steps(128, 64, 8, 2) if large else Steps(64, 64, 4, 3)
 
@@ -214,7 +218,7 @@ def backward_queries_steps(width: int, large: bool) -> Steps:
     return Steps(64, 64, 4, 3) if width <= 64 else Steps(128, 64, 8, 3)
 
 
-def backward_bias_steps(width: int, large: bool) -> Steps:
+def backward_bias_steps(large: bool) -> Steps:
     return Steps(32, 32, 4, 2) if large else Steps(64, 64, 4, 2)
 
 
