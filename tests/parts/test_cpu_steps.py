@@ -5,6 +5,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from qkv.errors import QkvWarning
 from qkv.parts import cpu, cpu_steps
 from qkv.parts.eight_bits import LEVELS, Int8Linear
 
@@ -137,7 +138,15 @@ def test_without_a_compiler_there_is_no_program(monkeypatch):
 
 
 @needs_program
-def test_a_compiler_that_fails_gives_no_program(tmp_path, monkeypatch):
+def test_a_compiler_that_fails_gives_no_program_and_is_told_of(tmp_path, monkeypatch):
     monkeypatch.setenv("QKV_CACHE", str(tmp_path))
-    monkeypatch.setenv("CXX", "false")
-    assert cpu.library.__wrapped__() is None
+    for does, told in (
+        ("exit 1", "non-zero exit status"),
+        ("echo 'x.cpp:1: error: no OpenMP' >&2; exit 1", "error: no OpenMP"),
+    ):
+        compiler = tmp_path / "compiler"
+        compiler.write_text(f"#!/bin/sh\n{does}\n", encoding="utf-8")
+        compiler.chmod(0o755)
+        monkeypatch.setenv("CXX", str(compiler))
+        with pytest.warns(QkvWarning, match=told):
+            assert cpu.library.__wrapped__() is None

@@ -1,8 +1,8 @@
 """A program in C++ for what a CPU does with few rows, compiled for the very processor it runs on.
 
 `cpu_steps.cpp` is compiled on its first use by the compiler of the system (`CXX`, c++, g++ or clang++), in two seconds,
-and kept for the next time in the folder of `QKV_CACHE`, `XDG_CACHE_HOME` or `~/.cache`. Where there is no compiler, or
-it does not know OpenMP, torch's own operators do the same work more slowly.
+and kept for the next time in the folder of `QKV_CACHE`, `XDG_CACHE_HOME` or `~/.cache`. Where there is no compiler,
+torch's own operators do the same work more slowly; so they do where it fails, with a warning.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ import hashlib
 import os
 import platform
 import shutil
+import warnings
 from functools import cache
 from pathlib import Path
 
-from qkv.errors import QkvError
+from qkv.errors import QkvError, QkvWarning
 from qkv.files import own_folder, write_whole
 
 FILE = Path(__file__).with_name("cpu_steps.cpp")
@@ -64,13 +65,26 @@ def _compiled(compiler: Path) -> Path | None:
     try:
         subprocess.run([compiler, *OPTIONS, FILE, "-o", made], check=True, capture_output=True, timeout=PATIENCE)
         write_whole(kept, made.read_bytes())
-    except (OSError, subprocess.SubprocessError):
+    except (OSError, subprocess.SubprocessError) as error:
         shutil.rmtree(folder, ignore_errors=True)
+        warnings.warn(
+            f"{compiler} cannot compile {FILE.name}, so that models answer more slowly on this CPU ({_reason(error)}); "
+            "another C++ compiler can be named in CXX.",
+            QkvWarning,
+            stacklevel=3,
+        )
         return None
     except QkvError:
         return made  # nothing can be kept here: it serves this process
     shutil.rmtree(folder, ignore_errors=True)
     return kept
+
+
+def _reason(error: Exception) -> str:
+    """What the compiler said of its first error, or what kept it from running."""
+    said = getattr(error, "stderr", None) or b""
+    lines = [line.strip() for line in said.decode(errors="replace").splitlines() if "error" in line]
+    return lines[0] if lines else str(error)
 
 
 def _processor() -> bytes:
