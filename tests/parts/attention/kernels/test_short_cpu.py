@@ -18,6 +18,7 @@ pytestmark = pytest.mark.skipif(cpu.library() is None, reason="needs a C++ compi
 @pytest.fixture(autouse=True)
 def _any_is_enough(monkeypatch):
     monkeypatch.setattr(short_cpu, "ENOUGH", 1)
+    monkeypatch.setattr(short_cpu, "LEAST_AT_A_TIME", 1)
 
 
 def heads(b: int, s: int, h: int, g: int, d: int) -> tuple[Tensor, ...]:

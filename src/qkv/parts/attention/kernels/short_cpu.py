@@ -19,6 +19,7 @@ from qkv.parts.programs import unwatched
 MOST = 1024  # keys, whose head a core holds
 MULTIPLE, WIDEST = 32, 256  # widths of heads
 ENOUGH = 1 << 20  # scores; for fewer nobody waits until a program is compiled
+LEAST_AT_A_TIME = 8  # numbers in a register; with fewer torch is as quick
 
 
 class PlaceNumbers(Structure):
@@ -50,7 +51,10 @@ def suits(q: Tensor, k: Tensor) -> bool:
     sizes = width % MULTIPLE == 0 and width <= WIDEST and keys <= MOST and b * h * queries * keys >= ENOUGH
     plain = q.device.type == "cpu" and q.dtype == k.dtype == torch.float32
     answers = not torch.is_grad_enabled() and not torch.is_autocast_enabled("cpu") and unwatched(q)
-    return sizes and plain and answers and cpu.library() is not None
+    if not (sizes and plain and answers):
+        return False
+    library = cpu.library()
+    return library is not None and library.qkv_numbers_at_a_time() >= LEAST_AT_A_TIME
 
 
 def attend_rows(
