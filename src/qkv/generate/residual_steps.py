@@ -8,6 +8,7 @@ Shapes: b rows, h query heads, g key/value heads, k keys, d width of a key, e of
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from ctypes import addressof, byref, c_int, c_void_p
 from typing import Any, ClassVar, NamedTuple
@@ -47,7 +48,7 @@ from qkv.parts.stack import Stack
 WIDEST_HEAD = 512
 
 
-class ResidualStep(nn.Module):
+class ResidualStep(nn.Module, ABC):
     """after(x + mixer(before(x))), of which one norm is absent: a step that one call of the program does."""
 
     number: ClassVar[int]  # of its kind, as the program counts them
@@ -65,9 +66,9 @@ class ResidualStep(nn.Module):
         step = self.told(x, ctx) if _is_stream(x) else None
         return self.whole(x, ctx) if step is None else done([self], [step], x)
 
+    @abstractmethod
     def told(self, x: Tensor, ctx: Context) -> Told | None:
         """What the program is told of this step, but for the stream, which x is; None: it is not the usual one."""
-        raise NotImplementedError
 
 
 class Told(NamedTuple):

@@ -14,11 +14,12 @@ def activated(y, ACTIVATION: tl.constexpr):
     """In float32; no further than 5e-7 from the formulas of `feedforward`."""
     if ACTIVATION == "gelu":
         a = tl.minimum(tl.abs(y), 5.5, propagate_nan=tl.PropagateNan.ALL)
-        p = -0.00047330925580208485 * a + 0.007084556708939316
-        p = p * a - 0.05182738106660178
-        p = p * a - 0.4599924417930694
-        p = p * a - 1.1507878501777689
-        p = p * a - 1.0000376228120789
+        p = 3.240682781324722e-05 * a - 0.000754765176679939
+        p = p * a + 0.008003950119018555
+        p = p * a - 0.053243488073349
+        p = p * a - 0.4589402675628662
+        p = p * a - 1.1511284112930298
+        p = p * a - 1.0000033378601074
         y = tl.maximum(y, 0.0, propagate_nan=tl.PropagateNan.ALL) - a * tl.exp2(p)
     elif ACTIVATION == "gelu_tanh":
         a = tl.minimum(tl.abs(y), 5.0, propagate_nan=tl.PropagateNan.ALL)

@@ -55,7 +55,7 @@ static inline void transpose(const float *from, long apart, long rows, float *to
 // With fewer, torch's kernel is as quick.
 extern "C" int qkv_numbers_at_a_time() { return LANES; }
 
-struct Places4 {  // of [rows, heads, slots, width], whose last numbers lie together
+struct InMemory {  // where lies what is [rows, heads, slots, width], whose last numbers lie together
   const float *begin;
   long row, head, slot;
 
@@ -63,7 +63,7 @@ struct Places4 {  // of [rows, heads, slots, width], whose last numbers lie toge
 };
 
 struct WholeRows {
-  Places4 q, k, v;
+  InMemory q, k, v;
   float *o;                  // [rows, queries, heads, width]
   const int64_t *documents;  // [rows, keys]: 0 where a key is hidden; null: none is
   long rows, heads, groups, queries, keys, width;

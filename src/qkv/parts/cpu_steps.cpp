@@ -324,6 +324,8 @@ static void do_step(const Remember *step) {
   });
 }
 
+enum StepKind { FEED_FORWARD, ATTENDS, REMEMBERS };  // as Python numbers them
+
 // Steps one after the other, each of which reads what the one before has written.
 struct Steps {
   Stream stream;
@@ -341,8 +343,8 @@ extern "C" void qkv_steps(const Steps *all) {
   Stream stream = all->stream;
   for (long i = 0; i < all->many; i++) {
     void *step = all->steps[i];
-    if (all->kinds[i] == 0) do_with((FeedForward *)step, stream);
-    else if (all->kinds[i] == 1) do_with((Attend *)step, stream);
+    if (all->kinds[i] == FEED_FORWARD) do_with((FeedForward *)step, stream);
+    else if (all->kinds[i] == ATTENDS) do_with((Attend *)step, stream);
     else do_with((Remember *)step, stream);
     stream.x = stream.y;
   }
