@@ -32,7 +32,7 @@ from apart import Apart, Call, stay_single
 from common import THREADS, interleaved, read_bandwidth, report, share_of_products
 from peers import Bench, Disagreement, Missing, absent, rounded
 
-from qkv.parts.cpu_maps import product as by_onednn
+from qkv.parts.cpu_maps import by_onednn
 
 Make = Callable[[], Call]
 OTHERS = ("ctranslate2", "onnxruntime")

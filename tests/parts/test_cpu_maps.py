@@ -4,7 +4,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from qkv.parts import cpu_maps
-from qkv.parts.cpu_maps import SMALL, ByOneDNN, fit, mkl_is_slow, quick_maps
+from qkv.parts.cpu_maps import MANY, SMALL, QuickMaps, fit, mkl_is_slow, quick_maps
+from qkv.parts.cpu_steps import takes_many
 
 WIDTH = 512
 pytestmark = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="needs oneDNN")
@@ -26,12 +27,12 @@ def products(monkeypatch):
     return asked
 
 
-@pytest.mark.parametrize("shape", [(1, WIDTH), (3, 7, WIDTH), (2, 64, WIDTH)])
+@pytest.mark.parametrize("shape", [(1, WIDTH), (3, 7, WIDTH), (2, 60, WIDTH)])
 @pytest.mark.parametrize("bias", [True, False])
 def test_the_other_library_gives_the_same(shape, bias, products):
     linear, x = nn.Linear(WIDTH, WIDTH, bias=bias), torch.randn(*shape)
     exact = F.linear(x.double(), linear.weight.double(), None if linear.bias is None else linear.bias.double())
-    with torch.inference_mode(), ByOneDNN():
+    with torch.inference_mode(), QuickMaps():
         found = linear(x)
     assert found.shape == exact.shape
     assert len(products) == 1
@@ -40,7 +41,7 @@ def test_the_other_library_gives_the_same(shape, bias, products):
 
 def test_what_does_not_fit_goes_the_way_it_always_went(products):
     linear, x = nn.Linear(WIDTH, WIDTH), torch.randn(4, WIDTH)
-    with ByOneDNN():
+    with QuickMaps():
         linear(x).sum().backward()  # gradients are asked for
         with torch.no_grad():
             nn.Linear(16, 16)(torch.randn(2, 16))  # it is small
@@ -53,6 +54,20 @@ def test_what_does_not_fit_goes_the_way_it_always_went(products):
         assert fit(x, linear.weight)
         assert not fit(x.double(), linear.weight.double())
         assert not fit(x.to("meta"), linear.weight.to("meta"))
+
+
+@pytest.mark.skipif(not takes_many(torch.empty(1, WIDTH)), reason="needs a compiler and wide registers")
+@pytest.mark.parametrize("bias", [True, False])
+def test_many_rows_are_our_own(bias, products):
+    linear, x = nn.Linear(WIDTH, WIDTH, bias=bias), torch.randn(2, MANY, WIDTH)
+    exact = F.linear(x.double(), linear.weight.double(), None if linear.bias is None else linear.bias.double())
+    with torch.inference_mode(), QuickMaps():
+        torch.testing.assert_close(linear(x).double(), exact, rtol=1e-5, atol=1e-5)
+        assert products == []
+        if takes_many(linear.weight.bfloat16()):
+            assert fit(x.bfloat16(), linear.weight.bfloat16())
+            found = linear.bfloat16()(x.bfloat16())
+            torch.testing.assert_close(found.double(), exact, rtol=0.02, atol=0.02)
 
 
 def test_who_made_the_processor_is_read_once(tmp_path):

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from qkv.errors import QkvWarning
 from qkv.parts import cpu, cpu_steps
 from qkv.parts.eight_bits import LEVELS, Int8Linear
+from qkv.parts.feedforward import ACTIVATIONS
 
 needs_program = pytest.mark.skipif(cpu.library() is None, reason="needs a C++ compiler that knows OpenMP")
 
@@ -22,10 +23,77 @@ def test_a_packed_map_is_the_map(rows, dtype, off):
         weight, bias, x = torch.randn(outputs, inputs), torch.randn(outputs), torch.randn(rows, 1, inputs)
         weight, bias, x = weight.to(dtype), bias.to(dtype), x.to(dtype)
         for given in (bias, None):
-            y = cpu_steps.PackedMap(weight, given)(x, 0.5)
+            y = cpu_steps.map_rows(cpu_steps.PackedMap(weight, given), x, 0.5)
             exact = F.linear(0.5 * x.double(), weight.double(), None if given is None else given.double())
             assert y.dtype == dtype
             torch.testing.assert_close(y.double(), exact, rtol=0, atol=off * float(1 + exact.abs().max()))
+
+
+@needs_program
+@pytest.mark.parametrize(("dtype", "off"), [(torch.float32, 2e-6), (torch.bfloat16, 5e-3)])
+@pytest.mark.parametrize("rows", [1, 7, 130, 2 * 1024 + 5])
+@torch.no_grad()
+def test_a_matrix_may_lie_as_it_is(rows, dtype, off):
+    torch.manual_seed(0)
+    for outputs, inputs in ((1, 16), (31, 32), (64, 48), (70, 1040)):
+        weight, bias, x = torch.randn(outputs, inputs) / 4, torch.randn(outputs), torch.randn(rows, inputs)
+        weight, bias, x = weight.to(dtype), bias.to(dtype), x.to(dtype)
+        for given in (bias, None):
+            exact = F.linear(x.double(), weight.double(), None if given is None else given.double())
+            for name in cpu_steps.ACTIVATIONS:
+                y = cpu_steps.map_rows(cpu_steps.PlainMap(weight, given), x, activation=name)
+                wanted = ACTIVATIONS[name](exact) if name else exact
+                torch.testing.assert_close(y.double(), wanted, rtol=0, atol=off * float(1 + wanted.abs().max()))
+
+
+@needs_program
+@pytest.mark.parametrize("width", [0.01, 1.0, 30.0])
+@torch.no_grad()
+def test_a_gelu_is_as_near_as_single_precision(width):
+    x = width * torch.linspace(-1, 1, 16 * 4096).view(-1, 16)
+    found = cpu_steps.map_rows(cpu_steps.PlainMap(torch.eye(16), None), x, activation="gelu")
+    near = F.gelu(x.double())
+    assert float((found - near).abs().max()) <= 6e-8 * (1 + width)
+    x[3, 5] = torch.nan
+    found = cpu_steps.map_rows(cpu_steps.PlainMap(torch.eye(16), None), x, activation="gelu")
+    assert found[3].isnan().all()
+    assert int(found.isnan().sum()) == 16
+
+
+@needs_program
+@pytest.mark.parametrize(("dtype", "off"), [(torch.float32, 3e-6), (torch.bfloat16, 8e-3), (torch.int8, 3e-6)])
+@pytest.mark.parametrize("rows", [3, 130, 1024 + 9])
+@torch.no_grad()
+def test_what_a_map_is_added_to_and_the_norm_of_that(rows, dtype, off):
+    torch.manual_seed(0)
+    d, stream = 48, torch.float32 if dtype == torch.int8 else dtype
+    weight, bias = torch.randn(d, 32) / 4, torch.randn(d)
+    x, added, gain, shift = torch.randn(rows, 32), torch.randn(rows, d), torch.rand(d) + 0.5, torch.randn(d)
+    x, added = x.to(stream), added.to(stream)
+    if dtype == torch.int8:
+        if not cpu_steps.fits(weight, torch.int8):
+            pytest.skip("8 bits are by torch's library on this processor")
+        layer = Int8Linear(weight, bias)
+        assert layer.map is not None
+        mapped, exact = layer.map, layer(x).double() + added.double()
+    else:
+        weight, bias = weight.to(dtype), bias.to(dtype)
+        mapped = cpu_steps.PlainMap(weight, bias)
+        exact = F.linear(x.double(), weight.double(), bias.double()) + added.double()
+    allowed = {"rtol": off, "atol": off * float(exact.abs().max())}
+    for rms in (False, True):
+        norm = cpu_steps.RowNorm(gain, None if rms else shift, 1e-5, rms)
+        wide = [each.double() for each in (gain, shift)]
+        wanted = F.rms_norm(exact, (d,), wide[0], 1e-5) if rms else F.layer_norm(exact, (d,), *wide, 1e-5)
+        both, sums = torch.empty_like(added), added.clone()
+        cpu_steps.add_rows(mapped, x, sums, sums, norm, both)  # the sum in place, and its norm
+        torch.testing.assert_close(sums.double(), exact, **allowed)
+        torch.testing.assert_close(both.double(), wanted, **allowed)
+        alone = added.clone()
+        cpu_steps.add_rows(mapped, x, alone, None, norm, alone)  # the norm in its place
+        assert torch.equal(alone, both)
+        cpu_steps.add_rows(mapped, x, added, alone, None, None)  # no norm
+        assert torch.equal(alone, sums)
 
 
 @needs_program

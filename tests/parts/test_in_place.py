@@ -14,20 +14,22 @@ from torch import Tensor, nn
 from qkv.models import ast
 from qkv.models.catalogue import build
 from qkv.models.head_choice import HeadChoice
+from qkv.parts import cpu_maps, cpu_steps, eight_bits
 from qkv.parts import in_place as places
 from qkv.parts import stack as stacks
 from qkv.parts.attention.attention import Attention
 from qkv.parts.attention.cache import PreallocatedCache
 from qkv.parts.attention.in_line import InLine
-from qkv.parts.attention.visibility import SameDocument, Tokens
+from qkv.parts.attention.visibility import NotPadding, SameDocument, Tokens
 from qkv.parts.block import Block
 from qkv.parts.context import Context, Ledger
-from qkv.parts.feedforward import MLP, ChunkedMLP, GatedMLP
+from qkv.parts.feedforward import MLP, ChunkedMLP, GatedMLP, gelu
 from qkv.parts.in_place import in_place, only_answers, pays, plan_of
 from qkv.parts.norm import LayerNorm, RMSNorm
 from qkv.parts.product import Norm
 from qkv.parts.residual import PostNorm, PreNorm, ReZero
 from qkv.parts.stack import Stack
+from qkv.weights.precision import in_precision
 from tests.models import small_images, small_sounds, small_text
 from tests.models.small import perturb
 
@@ -248,10 +250,83 @@ def test_what_is_not_known_or_watched_runs_as_it_is(watcher: str) -> None:
     assert plan_of(stack.blocks, x) is None
 
 
-def test_only_a_gpu_in_half_precision_is_served() -> None:
-    """Elsewhere the ordinary way is as good."""
+def test_short_streams_are_not_served() -> None:
+    """The ordinary way is as good."""
     assert not pays(torch.randn(2, 3, WIDTH))
     assert not pays(torch.randn(2, 3, WIDTH, dtype=torch.bfloat16))
+    assert not pays(torch.randn(8, 4096, WIDTH, dtype=torch.half))
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """On a CPU any stream is served by our own program; the list has the rows of its sums."""
+    if not cpu_steps.takes_many(torch.empty(1, 16)):
+        pytest.skip("needs a compiler and wide registers")
+    monkeypatch.setattr(cpu_maps, "mkl_is_slow", lambda: True)
+    for module, name in ((cpu_maps, "SMALL"), (cpu_maps, "MANY"), (places, "ENOUGH_FOR_A_CPU")):
+        monkeypatch.setattr(module, name, 1)
+    found: list[int] = []
+
+    def noted(*given: Any) -> None:
+        found.append(given[1].numel() // given[1].shape[-1])
+        cpu_steps.add_rows(*given)
+
+    monkeypatch.setattr(places, "add_rows", noted)
+    return found
+
+
+@pytest.mark.parametrize("wiring", [PreNorm, PostNorm])
+@pytest.mark.parametrize("norm", [LayerNorm, RMSNorm])
+@pytest.mark.parametrize("last_norm", [None, LayerNorm, nn.Identity])
+@pytest.mark.parametrize("precision", ["float32", "bfloat16", "int8"])
+@torch.no_grad()
+def test_on_a_cpu_sums_and_norms_are_one_call(
+    wiring: Any, norm: Any, last_norm: Any, precision: str, calls: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    last = LayerNorm(32) if last_norm is LayerNorm else None
+    if last_norm is nn.Identity:  # any other norm gets the whole stream
+        last = nn.Identity()  # type: ignore[assignment]
+        last.forward = lambda x, ctx: 2 * x  # type: ignore[assignment,union-attr,method-assign]
+    mixers: list[nn.Module] = [MLP(32, 48, gelu), GatedMLP(32, 64), MLP(32, 512, bias=False)]
+    blocks = [Block(attention=wiring(norm(32), Attention(32, 2)), feed_forward=wiring(norm(32), m)) for m in mixers]
+    stack = Stack(blocks, last).eval()
+    perturb(stack)
+    monkeypatch.setattr(eight_bits, "SMALL", 1)
+    stack = in_precision(stack, precision)
+    if precision == "bfloat16" and not cpu_steps.takes_many(torch.empty(1, 16, dtype=torch.bfloat16)):
+        pytest.skip("needs a processor that multiplies bfloat16")
+    x = torch.randn(3, 7, 32).to(torch.bfloat16 if precision == "bfloat16" else torch.float32)
+    padded = Context(tokens=Tokens.padded(torch.tensor(LENGTHS), 7), visibility=NotPadding())
+    for ctx in (Context(tokens=Tokens(7)), padded):
+        found = stack(x, ctx)
+        assert calls == [21] * 6
+        calls.clear()
+        monkeypatch.setattr(stacks, "pays", lambda x: False)
+        expected = stack(x, ctx)
+        monkeypatch.setattr(stacks, "pays", pays)
+        assert calls == []
+        if precision == "bfloat16":  # the ordinary way rounds more often
+            near = stack.float()(x.float(), ctx)
+            far = (expected.float() - near).norm()
+            assert float((found.float() - near).norm()) <= float(far)
+            stack.bfloat16()
+            calls.clear()
+        else:
+            torch.testing.assert_close(found, expected, atol=2e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("wiring", [PreNorm, PostNorm])
+@torch.no_grad()
+def test_on_a_cpu_the_first_slots_may_be_wanted_alone(wiring: Any, calls: list[int]) -> None:
+    blocks = [Block(attention=wiring(LayerNorm(32), Attention(32, 2)), feed_forward=wiring(LayerNorm(32), MLP(32, 48)))]
+    stack = Stack(blocks * 2, LayerNorm(32)).eval()
+    perturb(stack)
+    x, ctx = torch.randn(3, 9, 32), Context(tokens=Tokens(9))
+    expected = stack(x, ctx)
+    calls.clear()
+    torch.testing.assert_close(stack(x, replace(ctx, wanted=2)), expected[:, :2], atol=2e-6, rtol=1e-5)
+    assert calls == [27, 27, 6, 6]
 
 
 def test_more_than_an_answer_is_asked_for_with_gradients_a_cache_or_a_ledger() -> None:

@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from qkv.generate.residual_steps import residual_step, steps_of_stack
 from qkv.generate.straight import straight
 from qkv.parts.context import Context
-from qkv.parts.cpu_maps import SMALL, product
-from qkv.parts.cpu_steps import PackedMap, fits, most_rows
+from qkv.parts.cpu_maps import SMALL, by_onednn
+from qkv.parts.cpu_steps import PackedMap, fits, map_rows, most_rows
 from qkv.parts.divided import is_divided
 from qkv.parts.heads import LogitHead, TiedHead
 from qkv.parts.linear import JoinedLinear
@@ -46,9 +46,9 @@ class PackedLinear(nn.Module):
     def forward(self, x: Tensor, ctx: Context | None = None) -> Tensor:
         known = x.dtype == self.weight.dtype and x.numel() > 0
         if known and x.numel() <= self._most:
-            return self.map(x, self.scale)
+            return map_rows(self.map, x, self.scale)
         x = x if self.scale == 1.0 else x * self.scale
-        return (product if known else F.linear)(x, self.weight, self.bias)
+        return (by_onednn if known else F.linear)(x, self.weight, self.bias)
 
 
 class ReorderedLinear(nn.Module):
@@ -65,9 +65,9 @@ class ReorderedLinear(nn.Module):
             x = x * self.scale
         rows = x.numel() // x.shape[-1]
         if rows >= AT_LEAST:
-            return product(x, self.packed, self.bias)
+            return by_onednn(x, self.packed, self.bias)
         enough = F.pad(x.reshape(rows, -1), (0, 0, 0, AT_LEAST - rows))
-        return product(enough, self.packed, self.bias)[:rows].view(*x.shape[:-1], -1)
+        return by_onednn(enough, self.packed, self.bias)[:rows].view(*x.shape[:-1], -1)
 
 
 class PackedJoinedLinear(nn.Module):

@@ -1,6 +1,5 @@
 """Maps with what comes behind them in one program, on GPUs that have a copy engine: activation(x W + b), y + x W,
-norms of such a sum, and what queries read in short rows. On a CPU the first of them is one call of oneDNN, where that
-is the quickest.
+norms of such a sum, and what queries read in short rows. On a CPU the first of them is one call too (`cpu_maps`).
 
 Shapes: m rows, k inputs, n hidden units; x [m k], W₁ [n k], W₂ [k n].
 """
@@ -14,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from qkv.parts import cpu_maps, product
+from qkv.parts import cpu_maps, cpu_steps, product
 from qkv.parts.learned_map import learned_in_float32, mapped, mapped_across, weight_gradient
 from qkv.parts.precision import narrow_copy, narrow_type
 from qkv.parts.programs import is_itself, is_plain, runs_operators, runs_our_own, unwatched
@@ -28,9 +27,11 @@ def fits(x: Tensor, linear: nn.Module, activation: str) -> bool:
     """Whether activation(linear(x)) may be one program: a plain map, no gradients, and enough to do."""
     if runs_our_own(x):
         return _plain(linear) and not _asked(x, linear) and _worth_it(x, linear.weight)
-    if activation not in cpu_maps.ACTIVATIONS or not unwatched(x) or not _plain(linear):
+    if not unwatched(x):
         return False
-    return cpu_maps.fit(x, linear.weight, linear.bias) and cpu_maps.mkl_is_slow()
+    if isinstance(linear, cpu_maps.PackedModule):
+        return cpu_maps.own_map(linear, x) is not None
+    return _plain(linear) and cpu_maps.fit(x, linear.weight, linear.bias, activation) and cpu_maps.mkl_is_slow()
 
 
 def fits_trained(x: Tensor, inner: nn.Module, outer: nn.Module) -> bool:
@@ -42,6 +43,9 @@ def fits_trained(x: Tensor, inner: nn.Module, outer: nn.Module) -> bool:
 
 def activated_map(x: Tensor, linear: nn.Linear, activation: str) -> Tensor:
     """activation(linear(x)), where it `fits`. [... k] → [... n]"""
+    if isinstance(linear, cpu_maps.PackedModule):
+        assert linear.map is not None
+        return cpu_steps.map_rows(linear.map, x, activation=activation)
     if x.device.type == "cpu":
         return cpu_maps.product(x, linear.weight, linear.bias, activation)
     dtype = narrow_type(x)

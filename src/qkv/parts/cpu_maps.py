@@ -1,7 +1,8 @@
-"""Maps of a model that only answers, on a CPU, by oneDNN.
+"""Maps of a model that only answers, on a CPU, by what is the quickest there.
 
 torch asks Intel's MKL for products in single precision, which leaves part of the speed of other makers' processors
-unused. The other library that torch brings, oneDNN, uses all of them alike.
+unused. Our own program (`cpu_maps.h`) does many rows there, with an activation inside, in bfloat16 too. Where its
+registers are too narrow, or rows are few, it is the other library that torch brings, oneDNN.
 """
 
 from __future__ import annotations
@@ -17,18 +18,54 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from qkv.parts import cpu_steps
+from qkv.parts.programs import is_itself
+
 SMALL = 2**18  # numbers of a matrix; with fewer torch's own product is as fast, and called more quickly
+STREAMS = (torch.float32, torch.bfloat16)  # precisions of what is mapped
+MANY = 128  # rows; with fewer, panels of a matrix are made for too few of them
 
 
 # As oneDNN calls them, and what it is told beside.
 ACTIVATIONS = {"": ("none", ""), "relu": ("relu", ""), "gelu": ("gelu", "none"), "gelu_tanh": ("gelu", "tanh")}
 
 
-def product(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str = "") -> Tensor:
+def by_onednn(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str = "") -> Tensor:
     """activation(x Wᵀ + b) by oneDNN; W may be packed beforehand."""
     name, told = ACTIVATIONS[activation]
     y: Tensor = torch.ops.mkldnn._linear_pointwise.default(x, weight, bias, name, [], told)
     return y
+
+
+def product(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str = "") -> Tensor:
+    """activation(x Wᵀ + b), where they `fit`."""
+    if is_ours(x, weight):
+        return cpu_steps.map_rows(cpu_steps.PlainMap(weight, bias), x, activation=activation)
+    return by_onednn(x, weight, bias, activation)
+
+
+def is_ours(x: Tensor, weight: Tensor) -> bool:
+    """Whether our own program is the quickest for these, which fit in all else."""
+    return x.numel() >= MANY * x.shape[-1] and cpu_steps.takes_many(weight)
+
+
+class PackedModule(nn.Module):
+    """A map whose matrix is in the order in which our own program reads it, where that is had."""
+
+    map: cpu_steps.PackedMap | None = None
+    scale = 1.0  # of its input
+
+
+def own_map(linear: nn.Module, x: Tensor) -> cpu_steps.PackedMap | cpu_steps.PlainMap | None:
+    """The map of rows like x that our own program reads, where it is the quickest: it may then do more than the map."""
+    if x.device.type != "cpu" or x.dtype not in STREAMS or not is_itself(linear):
+        return None
+    if isinstance(linear, PackedModule):
+        return linear.map if linear.scale == 1.0 else None
+    if type(linear) is not nn.Linear:
+        return None
+    quick = fit(x, linear.weight) and is_ours(x, linear.weight) and mkl_is_slow()
+    return cpu_steps.PlainMap(linear.weight, linear.bias) if quick else None
 
 
 @cache
@@ -38,8 +75,8 @@ def mkl_is_slow(told: Path = Path("/proc/cpuinfo")) -> bool:
     return has_both and told.exists() and "AuthenticAMD" in told.read_text(encoding="utf-8", errors="replace")
 
 
-class ByOneDNN(TorchFunctionMode):
-    """Inside, torch's linear maps that `fit` are oneDNN's."""
+class QuickMaps(TorchFunctionMode):
+    """Inside, torch's linear maps that `fit` are by what is the quickest."""
 
     def __torch_function__(
         self, function: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -50,30 +87,38 @@ class ByOneDNN(TorchFunctionMode):
         return function(*args, **(kwargs or {}))
 
 
-def fit(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> bool:
-    """Whether an answer alone is asked for, in single precision on a CPU, of a matrix that lies as it is."""
-    return (
+def fit(x: Tensor, weight: Tensor, bias: Tensor | None = None, activation: str = "") -> bool:
+    """Whether an answer alone is asked for on a CPU, of a matrix that lies as it is, and someone is quicker than torch.
+
+    In bfloat16 torch asks oneDNN by itself.
+    """
+    plain = (
         not torch.is_grad_enabled()
         and not torch.is_autocast_enabled("cpu")
         and type(x) is Tensor
         and type(weight) in (Tensor, nn.Parameter)
-        and x.dtype == weight.dtype == torch.float32
+        and x.dtype == weight.dtype
         and x.device.type == weight.device.type == "cpu"
         and weight.numel() >= SMALL
         and weight.is_contiguous()
         and x.numel() > 0
     )
+    if not plain:
+        return False
+    if is_ours(x, weight):
+        return activation in cpu_steps.ACTIVATIONS
+    return x.dtype == torch.float32 and activation in ACTIVATIONS
 
 
 @contextmanager
 def quick_maps(model: nn.Module) -> Iterator[None]:
     """Inside, large maps of a model are by the library that is the quickest here."""
     large = any(
-        each.device.type == "cpu" and each.dtype == torch.float32 and each.numel() >= SMALL
+        each.device.type == "cpu" and each.dtype in cpu_steps.KINDS and each.numel() >= SMALL
         for each in model.parameters()
     )
     if not (large and mkl_is_slow()):
         yield
         return
-    with ByOneDNN():
+    with QuickMaps():
         yield

@@ -8,7 +8,6 @@
 
 #include <cmath>
 #include <omp.h>
-#include <utility>
 
 #if defined(__AVX512F__)
 constexpr int TALL = 8;  // queries whose sums fit into registers, beside each other WIDE numbers
@@ -30,46 +29,27 @@ static inline void multiply(const float *x, long x_apart, const float *w, long w
   }
 }
 
-// Of two rows the first has numbers j, of which j & S is none, where they are, and the second's in the other places.
-template <int S, int... J> static inline void exchange(Floats &a, Floats &b, std::integer_sequence<int, J...>) {
-  const Floats first = __builtin_shufflevector(a, b, (J & S ? LANES + J - S : J)...);
-  b = __builtin_shufflevector(a, b, (J & S ? LANES + J : J + S)...);
-  a = first;
-}
-
-template <int S> static inline void exchange_all(Floats (&v)[LANES]) {
-#pragma GCC unroll 16
-  for (int i = 0; i < LANES; i++)
-    if (!(i & S)) exchange<S>(v[i], v[i + S], std::make_integer_sequence<int, LANES>());
-  if constexpr (2 * S < LANES) exchange_all<2 * S>(v);
-}
-
-// LANES rows of LANES numbers become columns; of rows there are so many, the others are 0.
-static inline void transpose(const float *from, long apart, long rows, float *to, long to_apart) {
-  Floats v[LANES];
-  for (int i = 0; i < LANES; i++) v[i] = i < rows ? loaded<Floats>(from + i * apart) : Floats{};
-  exchange_all<1>(v);
-  for (int i = 0; i < LANES; i++) store(to + i * to_apart, v[i]);
-}
-
 // With fewer, torch's kernel is as quick.
 extern "C" int qkv_numbers_at_a_time() { return LANES; }
 
 struct InMemory {  // where lies what is [rows, heads, slots, width], whose last numbers lie together
-  const float *begin;
+  const void *begin;
   long row, head, slot;
 
-  const float *at(long r, long h, long s) const { return begin + r * row + h * head + s * slot; }
+  template <class Number> const Number *at(long r, long h, long s) const {
+    return (const Number *)begin + r * row + h * head + s * slot;
+  }
 };
 
 struct WholeRows {
   InMemory q, k, v;
-  float *o;                  // [rows, queries, heads, width]
+  void *o;                   // [rows, queries, heads, width]
   const int64_t *documents;  // [rows, keys]: 0 where a key is hidden; null: none is
   long rows, heads, groups, queries, keys, width;
   float scale;
   int causal;  // whether a query sees no key behind its own place
   int threads;
+  int kind;  // of all numbers
 };
 
 // The weights of one query: from scores [keys] to exponentials, 0 where a key is hidden. Given back is one over their sum.
@@ -82,7 +62,7 @@ static inline float weigh(const WholeRows &of, long row, long query, long padded
   Floats high = all(-INFINITY), odd = {};
   for (long i = 0; i < padded; i += LANES) {
     const Floats v = loaded<Floats>(scores + i);
-    high = v > high ? v : high;
+    high = larger(v, high);
     odd += v != v ? v : Floats{};
   }
   const float largest = largest_of(high) + sum_of(odd);  // no number where one of them was none
@@ -99,7 +79,20 @@ static inline float weigh(const WholeRows &of, long row, long query, long padded
   return 1 / sum_of(total);
 }
 
-extern "C" void qkv_whole_rows(const WholeRows *of) {
+// Rows of numbers as columns [width, padded]: LANES of them at a time; behind the last are zeros.
+template <class Precision>
+static inline void columns(const typename Precision::Number *from, long apart, long rows, long width, float *to, long padded) {
+  for (long s = 0; s < padded; s += LANES)
+    for (long i = 0; i < width; i += LANES) {
+      float block[LANES * LANES];
+      for (long r = 0; r < LANES && s + r < rows; r++)
+        store(block + r * LANES, Precision::read(from + (s + r) * apart + i));
+      transpose(block, LANES, rows - s, to + i * padded + s, padded);
+    }
+}
+
+template <class Precision> static void whole_rows(const WholeRows *of) {
+  typedef typename Precision::Number Number;
   const long width = of->width, padded = (of->keys + WIDE - 1) / WIDE * WIDE;
   const long each = 2 * padded * width + TALL * padded + TALL * width;
   Room room(of->threads * each);
@@ -107,24 +100,23 @@ extern "C" void qkv_whole_rows(const WholeRows *of) {
   {
     float *keys = room.next + omp_get_thread_num() * each, *values = keys + padded * width;  // [width, padded], [padded, width]
     float *scores = values + padded * width, *q = scores + TALL * padded;                   // [TALL, padded], [TALL, width]
-    const float *known = nullptr;  // the head whose keys are there
+    const Number *known = nullptr;  // the head whose keys are there
 #pragma omp for schedule(dynamic, 1)
     for (long task = 0; task < of->rows * of->heads; task++) {
       const long row = task / of->heads, head = task % of->heads, group = head / (of->heads / of->groups);
-      if (known != of->k.at(row, group, 0)) {
-        known = of->k.at(row, group, 0);
-        for (long s = 0; s < padded; s += LANES)
-          for (long i = 0; i < width; i += LANES)
-            transpose(of->k.at(row, group, s) + i, of->k.slot, of->keys - s, keys + i * padded + s, padded);
+      if (known != of->k.at<Number>(row, group, 0)) {
+        known = of->k.at<Number>(row, group, 0);
+        columns<Precision>(known, of->k.slot, of->keys, width, keys, padded);
         for (long s = 0; s < padded; s++)
           for (long i = 0; i < width; i += LANES)
-            store(values + s * width + i, s < of->keys ? loaded<Floats>(of->v.at(row, group, s) + i) : Floats{});
+            store(values + s * width + i, s < of->keys ? Precision::read(of->v.at<Number>(row, group, s) + i) : Floats{});
       }
       for (long first = 0; first < of->queries; first += TALL) {
         const long many = of->queries - first < TALL ? of->queries - first : TALL;
         for (long r = 0; r < TALL; r++)
           for (long i = 0; i < width; i += LANES)
-            store(q + r * width + i, r < many ? loaded<Floats>(of->q.at(row, head, first + r) + i) * of->scale : Floats{});
+            store(q + r * width + i,
+                  r < many ? Precision::read(of->q.at<Number>(row, head, first + r) + i) * of->scale : Floats{});
         const long last = of->causal && first + many < of->keys ? first + many : of->keys;  // beyond, nobody sees a key
         const long seen = (last + WIDE - 1) / WIDE * WIDE;
         Floats sums[TALL][2];
@@ -138,10 +130,17 @@ extern "C" void qkv_whole_rows(const WholeRows *of) {
         for (long i = 0; i < width; i += WIDE) {
           multiply(scores, padded, values + i, width, last, sums);
           for (long r = 0; r < many; r++)
-            for (int h = 0; h < 2; h++)
-              store(of->o + ((row * of->queries + first + r) * of->heads + head) * width + i + h * LANES, sums[r][h] * shares[r]);
+            for (int h = 0; h < 2; h++) {
+              const long at = ((row * of->queries + first + r) * of->heads + head) * width + i + h * LANES;
+              Precision::write((Number *)of->o + at, sums[r][h] * shares[r]);
+            }
         }
       }
     }
   }
+}
+
+extern "C" void qkv_whole_rows(const WholeRows *of) {
+  if (of->kind == SINGLE) whole_rows<Single>(of);
+  else whole_rows<BFloat16>(of);
 }

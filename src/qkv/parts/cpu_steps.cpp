@@ -13,9 +13,18 @@ enum Activation { NONE, GELU, GELU_TANH, GELU_QUICK, SILU, RELU };  // as Python
 
 static inline Floats activated(int activation, Floats x) {
   switch (activation) {
-    case GELU:
-      for (int i = 0; i < LANES; i++) x[i] = 0.5f * x[i] * (1 + std::erf(x[i] * 0.70710678f));
-      return x;
+    case GELU: {  // max(x, 0) - a P(a), for P, the share of a normal distribution beyond a = |x|: 5e-8 off at most
+      const Floats a = x < 0.0f ? -x : x, near = a > 6.0f ? all(6.0f) : a;
+      Floats p = near * -1.1717290e-06f + 1.7386812e-05f;
+      p = p * near - 7.934139e-05f;
+      p = p * near - 0.00022411878f;
+      p = p * near + 0.0050831074f;
+      p = p * near - 0.036538694f;
+      p = p * near - 0.31823456f;
+      p = p * near - 0.7978978f;
+      p = p * near - 0.6931464f;
+      return (x < 0.0f ? Floats{} : x) - near * exponential(p);
+    }
     case GELU_TANH:  // x σ(2u), for tanh u = 2 σ(2u) - 1
       return x / (1.0f + exponential((x + 0.044715f * x * x * x) * -1.5957691216f));
     case GELU_QUICK:
@@ -43,6 +52,15 @@ extern "C" long qkv_most_rows(int kind) {
 #endif
 }
 
+// Whether many rows are.
+extern "C" int qkv_takes_many(int kind) {
+#if defined(__AVX512BF16__)
+  return kind == SINGLE || kind == BFLOAT16;
+#else
+  return kind == SINGLE && LANES == 16;
+#endif
+}
+
 struct Stream {
   const void *x;
   void *y;
@@ -52,9 +70,11 @@ struct Stream {
 };
 
 // LANES numbers, or as many as there are up to the end of a row.
-static inline void store_until(float *to, Floats v, long left) {
-  if (left >= LANES) store(to, v);
-  else if (left > 0) std::memcpy(to, &v, 4 * left);
+template <class Precision> static inline void write_until(typename Precision::Number *to, Floats v, long left) {
+  if (left >= LANES) return Precision::write(to, v);
+  typename Precision::Number all[LANES];
+  Precision::write(all, v);
+  if (left > 0) std::memcpy(to, all, left * sizeof *to);
 }
 
 static inline void read_row(const Stream &stream, long row, long width, float *to) {
@@ -75,32 +95,42 @@ static inline void write_row(const Stream &stream, long row, long width, const f
   for (long i = 0; i < width; i += LANES) BFloat16::write(y + i, loaded<Floats>(from + i));
 }
 
+// What becomes of outputs [rows, width]: where they are written is fetched while they are computed.
+template <class Number, class Do> struct Outputs {
+  Number *to;
+  long width;
+  Do write;  // to a place, LANES numbers or as many as are left of the row
+
+  void comes(long row, long output) const {
+    const char *place = (const char *)(to + row * width + output);
+    for (unsigned long i = 0; i < PANEL * sizeof(Number); i += 64) __builtin_prefetch(place + i, 1);
+  }
+  void is(long row, long output, Floats v) const { write(to + row * width + output, v, width - output); }
+};
+
+template <class Number, class Do> static inline Outputs<Number, Do> outputs(Number *to, long width, Do write) {
+  return {to, width, write};
+}
+
 // What maps of a step read and write on the way.
 struct Places {
   float *x;        // [rows, width]: the stream, to which mixers add
   float *normed;   // [rows, width]
-  float *room;     // [rows, width or inputs of the last map]
   Inputs cells;    // of any map
   float *made;     // [rows, outputs] of the first map
   float *between;  // [rows, inputs] of the last map
 
   static long numbers(long rows, long width, long made, long between) {
     const long widest = width > between ? width : between;
-    return 2 * Room::spare(rows * width) + 2 * Room::spare(rows * widest) + Room::spare(rows * made) +
+    return 2 * Room::spare(rows * width) + Room::spare(rows * widest) + Room::spare(rows * made) +
            Room::spare(rows * between) + 2 * Room::spare(rows);
-  }
-
-  // A row of numbers to a map.
-  void give(const Map &map, const float *numbers, long row, long rows) const {
-    into_cells(map, numbers, cells, row, rows, room + row * map.inputs);
   }
 
   Places(Room &room, long rows, long width, long made_wide, long between_wide) {
     const long widest = width > between_wide ? width : between_wide;
     x = room.take(rows * width);
     normed = room.take(rows * width);
-    this->room = room.take(rows * widest);
-    cells = {room.take<uint32_t>(rows * widest), room.take(rows), room.take(rows)};
+    cells = {room.take<uint32_t>(rows * widest), room.take(rows), room.take(rows), nullptr};
     made = room.take(rows * made_wide);
     between = room.take(rows * between_wide);
   }
@@ -112,22 +142,21 @@ static inline void begin(const Stream &stream, const Norm &before, const Map &ma
     float *x = places.x + row * map.inputs, *normed = places.normed + row * map.inputs;
     read_row(stream, row, map.inputs, x);
     norm_row(before, x, normed, map.inputs);
-    places.give(map, normed, row, stream.rows);
+    into_cells(map, normed, places.cells, row);
   }
 }
 
 static inline void make(const Map &map, long rows, const Places &places, int activation) {
-  map_rows(map, places.cells, rows, [&](long row, long output, Floats v) {
-    store_until(places.made + row * map.outputs + output, activated(activation, v), map.outputs - output);
-  });
+  map_rows(map, places.cells, rows, outputs(places.made, map.outputs, [&](float *to, Floats v, long left) {
+    write_until<Single>(to, activated(activation, v), left);
+  }));
 }
 
 // x += map(between), then the norm behind it, and out.
 static inline void end(const Stream &stream, const Map &map, const Norm &after, const Places &places) {
-  map_rows(map, places.cells, stream.rows, [&](long row, long output, Floats v) {
-    float *x = places.x + row * map.outputs + output;
-    if (map.outputs - output >= LANES) store(x, loaded<Floats>(x) + v);
-  });
+  map_rows(map, places.cells, stream.rows, outputs(places.x, map.outputs, [&](float *x, Floats v, long left) {
+    if (left >= LANES) store(x, loaded<Floats>(x) + v);
+  }));
 #pragma omp for schedule(static)
   for (long row = 0; row < stream.rows; row++) {
     float *x = places.x + row * map.outputs;
@@ -136,45 +165,83 @@ static inline void end(const Stream &stream, const Map &map, const Norm &after, 
   }
 }
 
-// y = x Wᵀ + b, of rows in single precision or in bfloat16.
+// activation(scale · x Wᵀ + b), of rows in single precision or in bfloat16; or what that is added to, and its norm.
 struct Alone {
   Stream stream;
   Map map;
-  float scale;  // of x
+  float scale;
+  int activation;
+  const void *added;  // [rows, outputs], or null: there is no sum
+  Norm after;
+  void *normed;  // [rows, outputs]: where the norm of a sum goes, or null; the sum itself, where y is not
 };
 
-extern "C" void qkv_map(const Alone *step) {
-  const Map &map = step->map;
-  const Stream &stream = step->stream;
-  const long rows = stream.rows;
-  Room room(Places::numbers(rows, map.inputs, stream.kind == SINGLE ? 0 : map.outputs, 0));
-  const Places places(room, rows, map.inputs, stream.kind == SINGLE ? 0 : map.outputs, 0);
+// Numbers in their precision to y, by all threads of a team.
+template <class Precision> static inline void write_map(const Alone &step, const Stream &stream, const Places &places) {
+  typedef typename Precision::Number Number;
+  const Map &map = step.map;
+  if (step.added != nullptr) {
+    const Number *added = (const Number *)step.added;
+    map_rows(map, places.cells, stream.rows, outputs(places.made, map.outputs, [&](float *to, Floats v, long left) {
+      if (left >= LANES) store(to, v + Precision::read(added + (to - places.made)));
+    }));
+#pragma omp for schedule(static)
+    for (long row = 0; row < stream.rows; row++) {
+      float *sum = places.made + row * map.outputs;
+      if (stream.y != nullptr) write_row(stream, row, map.outputs, sum);
+      if (step.normed == nullptr) continue;
+      norm_row(step.after, sum, sum, map.outputs);
+      write_row({nullptr, step.normed, stream.rows, stream.kind, 1}, row, map.outputs, sum);
+    }
+  } else if (step.activation == NONE) {  // asked once, and not of every number
+    map_rows(map, places.cells, stream.rows, outputs((Number *)stream.y, map.outputs, [](Number *to, Floats v, long left) {
+      write_until<Precision>(to, v, left);
+    }));
+  } else {
+    map_rows(map, places.cells, stream.rows, outputs((Number *)stream.y, map.outputs, [&](Number *to, Floats v, long left) {
+      write_until<Precision>(to, activated(step.activation, v), left);
+    }));
+  }
+}
+
+static void map_alone(const Alone &step) {
+  const Map &map = step.map;
+  const Stream &stream = step.stream;
+  const long rows = stream.rows, made = step.added == nullptr ? 0 : map.outputs;
+  const long panels = map.plain == nullptr ? 0 : stream.threads * PANEL * map.row();
+  Room room(Places::numbers(rows, map.inputs, made, 0) + panels);
+  Places places(room, rows, map.inputs, made, 0);
+  places.cells.panel = room.take<uint32_t>(panels);
+  const bool as_it_is = stream.kind == map.kind && step.scale == 1.0f;
+  if (as_it_is) places.cells.cells = (uint32_t *)stream.x;
 #pragma omp parallel num_threads(stream.threads)
   {
 #pragma omp for schedule(static)
-    for (long row = 0; row < rows; row++) {
+    for (long row = 0; row < (as_it_is ? 0 : rows); row++) {
       float *x = places.x + row * map.inputs;
       read_row(stream, row, map.inputs, x);
-      if (step->scale != 1.0f)
-        for (long i = 0; i < map.inputs; i++) x[i] *= step->scale;
-      places.give(map, x, row, rows);
+      if (step.scale != 1.0f)
+        for (long i = 0; i < map.inputs; i++) x[i] *= step.scale;
+      into_cells(map, x, places.cells, row);
     }
-    float *y = stream.kind == SINGLE ? (float *)stream.y : places.made;
-    map_rows(map, places.cells, rows, [&](long row, long output, Floats v) {
-      store_until(y + row * map.outputs + output, v, map.outputs - output);
-    });
-    if (stream.kind == BFLOAT16) {
-      const long all = rows * map.outputs;
-      uint16_t *to = (uint16_t *)stream.y;
-#pragma omp for schedule(static)
-      for (long i = 0; i < all / LANES; i++) BFloat16::write(to + i * LANES, loaded<Floats>(y + i * LANES));
-#pragma omp single
-      for (long i = all / LANES * LANES; i < all; i++) {
-        float one;
-        std::memcpy(&one, y + i, 4);
-        to[i] = (uint16_t)(BFloat16::rounded(Floats{} + one)[0] >> 16);
-      }
-    }
+    if (stream.kind == SINGLE) write_map<Single>(step, stream, places);
+    else write_map<BFloat16>(step, stream, places);
+  }
+}
+
+constexpr long AT_A_TIME = 1024;  // rows, which stay near while one panel after the other is read
+
+extern "C" void qkv_map(const Alone *all) {
+  const long rows = all->stream.rows, turns = rows / AT_A_TIME + 1;
+  const long fair = ((rows + turns - 1) / turns + MOST_ROWS - 1) / MOST_ROWS * MOST_ROWS;
+  const long size = all->stream.kind == SINGLE ? 4 : 2, in = all->map.inputs * size, out = all->map.outputs * size;
+  Alone step = *all;
+  for (long first = 0; first < rows; first += fair) {
+    step.stream.rows = rows - first < fair ? rows - first : fair;
+    map_alone(step);
+    step.stream.x = (const char *)step.stream.x + fair * in;
+    for (void **to : {&step.stream.y, &step.normed}) *to = *to == nullptr ? nullptr : (char *)*to + fair * out;
+    step.added = step.added == nullptr ? nullptr : (const char *)step.added + fair * out;
   }
 }
 
@@ -202,7 +269,7 @@ static void do_step(const FeedForward *step) {
       if (step->gated)
         for (long i = 0; i < hidden; i += LANES)
           store(made + i, activated(step->activation, loaded<Floats>(made + i)) * loaded<Floats>(made + hidden + i));
-      places.give(outer, made, row, rows);
+      into_cells(outer, made, places.cells, row);
     }
     end(stream, outer, step->after, places);
   }
@@ -281,7 +348,7 @@ template <class Step, class Read> static void reading_step(const Step &step, con
     make(first, rows, places, NONE);
     read(places, scores, slots);
 #pragma omp for schedule(static)
-    for (long row = 0; row < rows; row++) places.give(out, places.between + row * out.inputs, row, rows);
+    for (long row = 0; row < rows; row++) into_cells(out, places.between + row * out.inputs, places.cells, row);
     end(stream, out, step.after, places);
   }
 }

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import sys
 from ctypes import Structure, addressof, byref, c_float, c_int, c_long, c_void_p
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -19,13 +19,14 @@ from qkv.parts import cpu
 PANEL = 32
 MULTIPLE = 16  # widths are multiples of this
 KINDS = {torch.float32: 0, torch.bfloat16: 1, torch.int8: 2}  # as they are numbered there; so are activations
-ACTIVATIONS = {"gelu": 1, "gelu_tanh": 2, "gelu_quick": 3, "silu": 4, "relu": 5}
+ACTIVATIONS = {"": 0, "gelu": 1, "gelu_tanh": 2, "gelu_quick": 3, "silu": 4, "relu": 5}
 MANY = 2**14  # numbers; with fewer, torch is as quick
 
 
 class MapNumbers(Structure):
     _fields_ = [
         ("cells", c_void_p),
+        ("plain", c_void_p),
         ("bias", c_void_p),
         ("scales", c_void_p),
         ("sums", c_void_p),
@@ -64,7 +65,15 @@ class KeptNumbers(Structure):
 
 
 class MapAlone(Structure):
-    _fields_ = [("stream", StreamNumbers), ("map", MapNumbers), ("scale", c_float)]
+    _fields_ = [
+        ("stream", StreamNumbers),
+        ("map", MapNumbers),
+        ("scale", c_float),
+        ("activation", c_int),
+        ("added", c_void_p),
+        ("after", NormNumbers),
+        ("normed", c_void_p),
+    ]
 
 
 class FeedForwardNumbers(Structure):
@@ -149,17 +158,7 @@ class PackedMap:
         bias = torch.zeros(outputs) if bias is None else bias.detach().float()
         self.parts = [None if each is None else _filled(each) for each in (bias, scales, sums)]
         places = [None if each is None else each.data_ptr() for each in self.parts]
-        self.numbers = MapNumbers(self.cells.data_ptr(), *places, inputs, outputs, KINDS[weight.dtype])
-
-    def __call__(self, x: Tensor, scale: float = 1.0) -> Tensor:
-        """map(scale · x). [… i] → [… o]"""
-        library = cpu.library()
-        assert library is not None
-        x = x.contiguous()
-        y = _answers.like(x, (*x.shape[:-1], self.outputs))
-        step = MapAlone(stream(x, y), self.numbers, scale)
-        library.qkv_map(byref(step))
-        return y
+        self.numbers = MapNumbers(self.cells.data_ptr(), None, *places, inputs, outputs, KINDS[weight.dtype])
 
     def dequantised(self) -> Tensor:
         """The weights of a map in 8 bits, as they are computed with. [o i]"""
@@ -167,6 +166,54 @@ class PackedMap:
         assert scales is not None
         words = self.cells.transpose(1, 2).reshape(-1, self.cells.shape[1])[: self.outputs]  # [o c]
         return words.contiguous().view(torch.int8) * scales[: self.outputs, None]
+
+
+class PlainMap:
+    """The same of many rows, with W as it lies, for as long as nobody changes it."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        self.outputs, inputs = weight.shape
+        added = torch.zeros(self.outputs) if bias is None else bias.detach()
+        self.parts = [added if added.dtype == torch.float32 and self.outputs % PANEL == 0 else _filled(added), weight]
+        places = weight.data_ptr(), self.parts[0].data_ptr()
+        self.numbers = MapNumbers(None, *places, None, None, inputs, self.outputs, KINDS[weight.dtype])
+
+
+def map_rows(map_: PackedMap | PlainMap, x: Tensor, scale: float = 1.0, activation: str = "") -> Tensor:
+    """activation(map(scale · x)). [… i] → [… o]"""
+    library = cpu.library()
+    assert library is not None
+    x = x.contiguous()
+    y = _answers.like(x, (*x.shape[:-1], map_.outputs))
+    step = MapAlone(stream(x, y), map_.numbers, scale, ACTIVATIONS[activation])
+    library.qkv_map(byref(step))
+    return y
+
+
+class RowNorm(NamedTuple):
+    """A norm of rows, as it is computed with."""
+
+    gain: Tensor  # [d]
+    shift: Tensor | None  # [d]
+    epsilon: float
+    rms: bool
+
+    def numbers(self) -> NormNumbers:
+        shift = None if self.shift is None else self.shift.data_ptr()
+        return NormNumbers(self.gain.data_ptr(), shift, self.epsilon, self.rms)
+
+
+def add_rows(
+    map_: PackedMap | PlainMap, x: Tensor, added: Tensor, y: Tensor | None, norm: RowNorm | None, normed: Tensor | None
+) -> None:
+    """y = added + map(x), and its norm into `normed`; of y, added and normed any may be the same. [… i] [… o]"""
+    library = cpu.library()
+    assert library is not None
+    x = x.contiguous()
+    after, to = (NormNumbers(), None) if norm is None or normed is None else (norm.numbers(), normed.data_ptr())
+    given = stream(x, x)
+    given.y = None if y is None else y.data_ptr()
+    library.qkv_map(byref(MapAlone(given, map_.numbers, 1.0, 0, added.data_ptr(), after, to)))
 
 
 class Answers:
@@ -212,6 +259,14 @@ def most_rows(kind: torch.dtype) -> int:
     """With more, or with any if this is 0, the libraries that torch has are as quick on this processor."""
     library = cpu.library() if kind in KINDS else None
     return 0 if library is None else int(library.qkv_most_rows(KINDS[kind]))
+
+
+def takes_many(weight: Tensor) -> bool:
+    """Whether many rows are mapped here more quickly than by other libraries, by a matrix [o i] that lies as it is."""
+    if weight.dtype not in KINDS or weight.shape[1] % MULTIPLE:
+        return False
+    library = cpu.library()
+    return library is not None and bool(library.qkv_takes_many(KINDS[weight.dtype]))
 
 
 def stream(x: Tensor, y: Tensor) -> StreamNumbers:

@@ -2,8 +2,10 @@
 
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <utility>
 #if defined(__AVX512F__)
 #include <immintrin.h>
 #endif
@@ -33,6 +35,14 @@ template <class Vector> static inline void store(void *to, Vector v) { std::memc
 static inline Floats all(float x) { return Floats{} + x; }
 
 // A number of memory in all places: GCC reads it so by itself only where it is told how.
+static inline Cells everywhere(const uint32_t *x) {
+#if defined(__AVX512F__)
+  return (Cells)_mm512_set1_epi32((int)*x);
+#else
+  return Cells{} + *x;
+#endif
+}
+
 static inline Floats everywhere(const float *x) {
 #if defined(__AVX512F__)
   return (Floats)_mm512_set1_ps(*x);
@@ -41,7 +51,9 @@ static inline Floats everywhere(const float *x) {
 #endif
 }
 
-// Precisions of a stream, as Python numbers them: how numbers of each are read and written.
+enum Kind { SINGLE, BFLOAT16, EIGHT_BITS };  // precisions, as Python numbers them
+
+// How numbers of a stream are read and written.
 struct Single {
   typedef float Number;
   static inline Floats read(const Number *x) { return loaded<Floats>(x); }
@@ -65,26 +77,30 @@ struct BFloat16 {
   }
 };
 
-// Halves are added to each other until one number is left.
-static inline float sum_of(Floats v) {
+// Halves are joined to each other until one number is left.
+template <class Join> static inline float joined(Floats v, Join join) {
 #if defined(__AVX512F__)
-  v += __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7);
-  v += __builtin_shufflevector(v, v, 4, 5, 6, 7, 0, 1, 2, 3, 12, 13, 14, 15, 8, 9, 10, 11);
-  v += __builtin_shufflevector(v, v, 2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13);
+  v = join(v, __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7));
+  v = join(v, __builtin_shufflevector(v, v, 4, 5, 6, 7, 0, 1, 2, 3, 12, 13, 14, 15, 8, 9, 10, 11));
+  v = join(v, __builtin_shufflevector(v, v, 2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13));
+  return join(v, __builtin_shufflevector(v, v, 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14))[0];
 #elif defined(__AVX__)
-  v += __builtin_shufflevector(v, v, 4, 5, 6, 7, 0, 1, 2, 3);
-  v += __builtin_shufflevector(v, v, 2, 3, 0, 1, 6, 7, 4, 5);
+  v = join(v, __builtin_shufflevector(v, v, 4, 5, 6, 7, 0, 1, 2, 3));
+  v = join(v, __builtin_shufflevector(v, v, 2, 3, 0, 1, 6, 7, 4, 5));
+  return join(v, __builtin_shufflevector(v, v, 1, 0, 3, 2, 5, 4, 7, 6))[0];
 #else
-  v += __builtin_shufflevector(v, v, 2, 3, 0, 1);
+  v = join(v, __builtin_shufflevector(v, v, 2, 3, 0, 1));
+  return join(v, __builtin_shufflevector(v, v, 1, 0, 3, 2))[0];
 #endif
-  return v[0] + v[1];
 }
 
-static inline float largest_of(Floats v) {
-  float largest = v[0];
-  for (int i = 1; i < LANES; i++) largest = v[i] > largest ? v[i] : largest;
-  return largest;
+static inline Floats larger(Floats a, Floats b) { return a > b ? a : b; }
+
+static inline float sum_of(Floats v) {
+  return joined(v, [](Floats a, Floats b) { return a + b; });
 }
+
+static inline float largest_of(Floats v) { return joined(v, larger); }
 
 // To the nearest whole number, for numbers below 2^22: what is added pushes the rest out.
 static inline Floats whole(Floats x) {
@@ -94,11 +110,15 @@ static inline Floats whole(Floats x) {
 
 // e^x = 2^n e^r with |r| at most half of log 2, by Taylor's series up to the term that no longer counts.
 static inline Floats exponential(Floats x) {
+#if defined(__AVX512F__)
+  const Floats n = (Floats)_mm512_roundscale_ps((__m512)(x * 1.44269504f), 8);  // to the nearest
+#else
   const Floats low = all(-87.3f), high = all(88.7f);
   const Ints vanishes = x < low;
   x = x < low ? low : x;
   x = x > high ? high : x;
   const Floats n = whole(x * 1.44269504f);
+#endif
   const Floats r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
   Floats p = all(1.0f / 5040);
   p = p * r + 1.0f / 720;
@@ -108,6 +128,36 @@ static inline Floats exponential(Floats x) {
   p = p * r + 0.5f;
   p = p * r + 1.0f;
   p = p * r + 1.0f;
+#if defined(__AVX512F__)
+  const Floats power = (Floats)_mm512_scalef_ps((__m512)p, (__m512)n);  // any n, also one without end
+  return x == -INFINITY ? Floats{} : power;
+#else
   const Ints power = __builtin_convertvector(n, Ints) << 23;
   return (Floats)(((Ints)p + power) & ~vanishes);
+#endif
+}
+
+// Of two rows the first has numbers j, of which j & S is none, where they are, and the second's in the other places.
+template <int S, int... J> static inline void exchange(Floats &a, Floats &b, std::integer_sequence<int, J...>) {
+  const Floats first = __builtin_shufflevector(a, b, (J & S ? LANES + J - S : J)...);
+  b = __builtin_shufflevector(a, b, (J & S ? LANES + J : J + S)...);
+  a = first;
+}
+
+template <int S> static inline void exchange_all(Floats (&v)[LANES]) {
+#pragma GCC unroll 16
+  for (int i = 0; i < LANES; i++)
+    if (!(i & S)) exchange<S>(v[i], v[i + S], std::make_integer_sequence<int, LANES>());
+  if constexpr (2 * S < LANES) exchange_all<2 * S>(v);
+}
+
+// LANES rows of LANES numbers become columns; of rows and of numbers there are so many, the others are 0.
+static inline void transpose(const float *from, long apart, long rows, float *to, long to_apart, long numbers = LANES) {
+  Floats v[LANES] = {};
+  for (int i = 0; i < LANES && i < rows; i++) {
+    if (numbers >= LANES) v[i] = loaded<Floats>(from + i * apart);
+    else std::memcpy(&v[i], from + i * apart, 4 * numbers);
+  }
+  exchange_all<1>(v);
+  for (int i = 0; i < LANES && i < numbers; i++) store(to + i * to_apart, v[i]);
 }

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from qkv.errors import QkvError
 from qkv.parts import cpu_steps
 from qkv.parts.context import Context
+from qkv.parts.cpu_maps import PackedModule
 from qkv.parts.heads import LogitHead, TiedHead
 from qkv.parts.linear import JoinedLinear
 
@@ -33,7 +34,7 @@ TINY = torch.finfo(torch.float32).tiny
 Model = TypeVar("Model", bound=nn.Module)
 
 
-class Int8Linear(nn.Module):
+class Int8Linear(PackedModule):
     """(scale · x) Wᵀ + b, with W in 8 bits and x rounded to 8 bits row by row."""
 
     sums_and_bias: Tensor
@@ -45,7 +46,6 @@ class Int8Linear(nn.Module):
         weight = weight.detach().float()
         scales = (weight.abs().amax(1) / LEVELS).clamp(min=TINY)  # [o]
         added = weight.new_zeros(self.outputs) if bias is None else bias.detach().float()
-        self.map: cpu_steps.PackedMap | None = None
         if cpu_steps.fits(weight, torch.int8):
             whole = (weight / scales[:, None]).round().to(torch.int8)
             self.map = cpu_steps.PackedMap(whole, added, scales, whole.sum(1, dtype=torch.int32))
@@ -62,7 +62,7 @@ class Int8Linear(nn.Module):
         """[… i] → [… o]"""
         if self.map is not None:
             known = x if x.dtype in cpu_steps.KINDS else x.float()
-            return self.map(known, self.scale).to(x.dtype)
+            return cpu_steps.map_rows(self.map, known, self.scale).to(x.dtype)
         if self.scale != 1.0:
             x = x * self.scale
         if x.numel() == self.width and x.dtype == torch.float32 and x.ndim > 1:

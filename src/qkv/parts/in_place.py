@@ -4,6 +4,7 @@ The last product of each mixer adds into the stream where it lies. Its bias is n
 norm, which reads the stream anyway and knows all that is waiting. So a residual sum costs no pass of its own, and is
 rounded once where it is otherwise rounded twice. Where norms come behind their mixers, the product may even norm what
 it has added, so that nothing passes over the stream but products; what is normed is then not rounded before at all.
+On a CPU such a product, its bias, the sum and whichever norm comes next are one call of our own program.
 
 Parts are read anew at each call, because they may have changed: with any that is not known, or that someone watches,
 blocks run as they are.
@@ -25,6 +26,8 @@ from qkv.parts.attention.attention import Attention
 from qkv.parts.attention.visibility import Tokens
 from qkv.parts.block import Block
 from qkv.parts.context import Context
+from qkv.parts.cpu_maps import STREAMS, PackedModule, own_map
+from qkv.parts.cpu_steps import PlainMap, RowNorm, add_rows
 from qkv.parts.feedforward import MLP, GatedMLP
 from qkv.parts.linear import JoinedLinear
 from qkv.parts.norm import LayerNorm, RMSNorm, numbers_of
@@ -36,12 +39,13 @@ from qkv.parts.residual import PathDropout, PostNorm, PreNorm
 NARROW = (torch.bfloat16, torch.float16)
 WIDEST = 8192  # stream, of which a program holds a row
 ENOUGH = 1 << 20  # numbers of a stream; with fewer a GPU waits for the host, who saves nothing by programs
+ENOUGH_FOR_A_CPU = 1 << 16
 
 
 class Step(NamedTuple):
     mixer: Attention | MLP | GatedMLP
     norm: LayerNorm | RMSNorm  # before it, or after it
-    last: nn.Linear  # the mixer's last product
+    last: Any  # the mixer's last product: an nn.Linear, or on a CPU a PackedModule
 
 
 class Plan(NamedTuple):
@@ -62,7 +66,9 @@ def only_answers(x: Tensor, ctx: Context) -> bool:
 
 
 def pays(x: Tensor) -> bool:
-    """Whether a stream is better passed on in place: on a GPU, in half precision, if there is enough to do."""
+    """Whether a stream may be better passed on in place: on a GPU in half precision, or on a CPU, if it is long."""
+    if x.device.type == "cpu":
+        return x.dtype in STREAMS and x.numel() >= ENOUGH_FOR_A_CPU
     return runs_our_own(x) and x.dtype in NARROW and x.shape[-1] <= WIDEST and x.numel() >= ENOUGH
 
 
@@ -79,7 +85,16 @@ def plan_of(blocks: Iterable[nn.Module], x: Tensor) -> Plan | None:
                 return None
             steps.append(step)
             wirings.add(type(wired))
-    return Plan(steps, before=wirings == {PreNorm}) if len(wirings) == 1 else None
+    if len(wirings) != 1:
+        return None
+    plan = Plan(steps, before=wirings == {PreNorm})
+    packed = any(isinstance(step.last, PackedModule) for step in steps)
+    return None if packed and not is_one_call_each(plan, x) else plan
+
+
+def is_one_call_each(plan: Plan, x: Tensor) -> bool:
+    """Whether our own program for CPUs does what comes behind the mixers."""
+    return x.device.type == "cpu" and pays(x) and all(own_map(step.last, x) is not None for step in plan.steps)
 
 
 def in_place(plan: Plan, last_norm: nn.Module | None, x: Tensor, ctx: Context, wanted: int | None = None) -> Tensor:
@@ -89,11 +104,40 @@ def in_place(plan: Plan, last_norm: nn.Module | None, x: Tensor, ctx: Context, w
     """
     stream = x.clone(memory_format=torch.contiguous_format)
     few = None if wanted is None else _last_attention(plan.steps, ctx)
+    if is_one_call_each(plan, x):
+        return _by_one_call_each(plan, last_norm, stream, ctx, few, wanted)
     if plan.before:
         return _norms_before(plan.steps, last_norm, stream, ctx, few, wanted)
     for step in plan.steps:
         stream = _added_and_normed(stream, step, ctx, wanted if step is few else None)
     return stream if last_norm is None else last_norm(stream, ctx)
+
+
+def _by_one_call_each(
+    plan: Plan, last_norm: nn.Module | None, stream: Tensor, ctx: Context, few: Step | None, wanted: int | None
+) -> Tensor:
+    """The same on a CPU, where a norm is taken of sums as they are made: of this step's, or for the step behind it."""
+    steps, known = plan.steps, norm_is_known(last_norm, stream)
+    norms: list[Any] = [step.norm for step in steps]
+    if plan.before:
+        norms = [*norms[1:], last_norm if known else None]
+    read = steps[0].norm(stream, ctx) if plan.before else stream
+    for step, norm in zip(steps, norms, strict=True):
+        hidden, stream = _hidden(stream, step, read, ctx, wanted if step is few else None)
+        if step is few or not plan.before:
+            read = torch.empty_like(stream) if plan.before else stream
+        ours = own_map(step.last, hidden) or PlainMap(step.last.weight, step.last.bias)  # few rows, at the very end
+        behind = None if norm is None else _row_norm(norm)
+        sums = stream if plan.before and (norm is not last_norm or norm is None) else None
+        add_rows(ours, hidden, stream, sums, behind, None if norm is None else read)
+    if plan.before:
+        return read if known else stream if last_norm is None else last_norm(stream, ctx)
+    return stream if last_norm is None else last_norm(stream, ctx)
+
+
+def _row_norm(norm: LayerNorm | RMSNorm) -> RowNorm:
+    weight, shift, epsilon, rms = numbers_of(norm)
+    return RowNorm(weight.detach().float(), None if shift is None else shift.detach().float(), epsilon, rms)
 
 
 def _norms_before(
@@ -213,7 +257,8 @@ def _step_of(wired: Any, x: Tensor) -> Step | None:
         last = mixer._modules["outer"]
     else:
         return None
-    return Step(mixer, norm, last) if _is(nn.Linear, last) and _alike(last, x) else None
+    known = _is(nn.Linear, last) and _alike(last, x)
+    return Step(mixer, norm, last) if known or (isinstance(last, PackedModule) and is_itself(last)) else None
 
 
 def norm_is_known(norm: Any, x: Tensor) -> TypeGuard[LayerNorm | RMSNorm]:

@@ -8,14 +8,14 @@ from dataclasses import replace
 from torch import Tensor, nn
 
 from qkv.parts.context import Context
-from qkv.parts.in_place import in_place, only_answers, pays, plan_of
+from qkv.parts.in_place import in_place, is_one_call_each, only_answers, pays, plan_of
 
 
 class Stack(nn.Module):
     """x → bias for all blocks → block after block → final norm and dropout, where there are any.
 
-    Where only the answer is asked for, the stream passes known blocks in place (`in_place.py`): on a GPU all of them,
-    elsewhere the last one, if of what leaves the stack the context says that only a few slots are wanted.
+    Where only the answer is asked for, the stream passes known blocks in place (`in_place.py`), where that pays;
+    elsewhere the last one does, if of what leaves the stack the context says that only a few slots are wanted.
 
     With an `order` blocks run by their numbers, some again and again: depth without parameters [lan2020 §3.1].
     """
@@ -38,7 +38,7 @@ class Stack(nn.Module):
         blocks = [self.blocks[number] for number in self.order]
         if only_answers(x, ctx):
             wanted = None if self._forward_hooks else ctx.wanted  # who watches sees all slots
-            if pays(x) and (plan := plan_of(blocks, x)) is not None:
+            if pays(x) and (plan := plan_of(blocks, x)) is not None and (x.is_cuda or is_one_call_each(plan, x)):
                 return self.dropout(in_place(plan, self.norm, x, ctx, wanted))
             if wanted is not None and (plan := plan_of(blocks[-1:], x)) is not None:
                 for block in blocks[:-1]:

@@ -53,6 +53,17 @@ def test_rows_are_read_as_exactly(s, h, g, d, hidden):
     assert found.transpose(1, 2).is_contiguous()
 
 
+@pytest.mark.parametrize("hidden", ["none", "padding", "future"])
+@torch.no_grad()
+def test_rows_of_half_precision_are_rounded_once(hidden):
+    q, k, v = (x.bfloat16() for x in heads(3, 75, 4, 2, 64))
+    mask = masks(75, [75, 38, 0])[hidden]
+    assert choose_kernel(q, k, mask, 0.0, record=False) is short
+    found, near = short(q, k, v, mask), exact(q.double(), k.double(), v.double(), mask)
+    assert found.dtype == torch.bfloat16
+    torch.testing.assert_close(found.double(), near, atol=1e-6, rtol=2**-8)
+
+
 @torch.no_grad()
 def test_few_queries_read_many_keys():
     q, k, v = heads(2, 40, 2, 2, 32)
@@ -74,7 +85,7 @@ def test_what_learns_is_narrow_or_odd_takes_another_way():
     q, k, _ = heads(2, 8, 2, 2, 32)
     assert choose_kernel(q, k, None, 0.0, record=False) is fused  # gradients may be asked for
     with torch.no_grad():
-        assert choose_kernel(q.bfloat16(), k.bfloat16(), None, 0.0, record=False) is fused
+        assert choose_kernel(q.half(), k.half(), None, 0.0, record=False) is fused
         assert choose_kernel(q[..., :20], k[..., :20], None, 0.0, record=False) is fused
         assert choose_kernel(q, k, None, 0.0, record=False, bias=torch.zeros(1, 2, 8, 8)) is fused
         with torch.autocast("cpu", torch.bfloat16):

@@ -19,6 +19,7 @@ from qkv.parts.programs import unwatched
 MOST = 1024  # keys, whose head a core holds
 MULTIPLE, WIDEST = 32, 256  # widths of heads
 ENOUGH = 1 << 20  # scores; for fewer nobody waits until a program is compiled
+KINDS = {torch.float32: 0, torch.bfloat16: 1}  # as they are numbered there
 LEAST_AT_A_TIME = 8  # numbers in a register; with fewer torch is as quick
 
 
@@ -42,6 +43,7 @@ class RowNumbers(Structure):
         ("scale", c_float),
         ("causal", c_int),
         ("threads", c_int),
+        ("kind", c_int),
     ]
 
 
@@ -49,7 +51,7 @@ def suits(q: Tensor, k: Tensor) -> bool:
     """Whether the program takes these, and pays."""
     (b, h, queries, width), keys = q.shape, k.shape[2]
     sizes = width % MULTIPLE == 0 and width <= WIDEST and keys <= MOST and b * h * queries * keys >= ENOUGH
-    plain = q.device.type == "cpu" and q.dtype == k.dtype == torch.float32
+    plain = q.device.type == "cpu" and q.dtype == k.dtype and q.dtype in KINDS
     answers = not torch.is_grad_enabled() and not torch.is_autocast_enabled("cpu") and unwatched(q)
     if not (sizes and plain and answers):
         return False
@@ -70,7 +72,7 @@ def attend_rows(
     places = (PlaceNumbers(each.data_ptr(), *each.stride()[:3]) for each in (q, k, v))
     numbers = RowNumbers(
         *places, o.data_ptr(), None if documents is None else documents.data_ptr(), b, h, k.shape[1], queries,
-        k.shape[2], d, d**-0.5 if scale is None else scale, causal, torch.get_num_threads(),
+        k.shape[2], d, d**-0.5 if scale is None else scale, causal, torch.get_num_threads(), KINDS[q.dtype],
     )  # fmt: skip
     library.qkv_whole_rows(byref(numbers))
     return o.transpose(1, 2)
