@@ -12,29 +12,14 @@
 // HALF: numbers are float16, else bfloat16; BY_HAND: one of so many powers is computed without the unit for them, or 0:
 // none.
 
-#include "hopper.cuh"
+#include "rows.cuh"
 
 constexpr int WIDE = D / 64;                  // pieces of 64 numbers, whose rows of 128 bytes are swizzled
 constexpr int QUERIES = 64 * GROUPS;          // of a block
 constexpr u32 SLOT = KEYS * D * 2, OF_Q = 64 * D * 2, ROOM = 16 * D * 2;
-constexpr u32 THE_FULL = 0xffffffffu;
 
 static_assert(!CAUSAL || KEYS % 64 == 0, "only the first tile of keys that a group sees is hidden in part");
 static_assert(SLOTS >= 4, "a group holds two slots and waits for two");
-
-__device__ __forceinline__ void load(
-    const Tiles& tiles, u32 to, int column, int row, int head, int batch, u32 barrier) {
-    asm volatile(
-        "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes"
-        " [%0], [%1, {%2, %3, %4, %5}], [%6];"
-        ::"r"(to), "l"(&tiles), "r"(column), "r"(row), "r"(head), "r"(batch), "r"(barrier) : "memory");
-}
-
-__device__ __forceinline__ void store(const Tiles& tiles, u32 from, int column, int row, int head, int batch) {
-    asm volatile(
-        "cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%1, %2, %3, %4}], [%5];"
-        ::"l"(&tiles), "r"(column), "r"(row), "r"(head), "r"(batch), "r"(from) : "memory");
-}
 
 // ---------------------------------------------------------------------------------------------------- products
 // A thread has of every 8 columns, in rows lane / 4 and 8 below it, those at 2 (lane % 4); each warp has 16 rows.
@@ -76,36 +61,7 @@ __device__ __forceinline__ void multiply_values(float (&d)[D / 2], const u32* w,
 #endif
 }
 
-template <int COUNT>
-__device__ __forceinline__ void stay_here(float (&d)[COUNT]) {  // what makes d stays before this, what reads it behind
-#pragma unroll
-    for (int i = 0; i < COUNT; i++) asm volatile("" : "+f"(d[i])::"memory");
-}
-
-__device__ __forceinline__ void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-__device__ __forceinline__ void end_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-
-// ---------------------------------------------------------------------------------------------------- turns
-
-__device__ __forceinline__ void take_turn(int group) {
-    asm volatile("bar.sync %0, 256;" ::"r"(1 + group) : "memory");
-}
-
-__device__ __forceinline__ void give_turn(int group) {  // to the one that comes behind this group
-    asm volatile("bar.arrive %0, 256;" ::"r"(group + 1 == GROUPS ? 1 : 2 + group) : "memory");
-}
-
 // ---------------------------------------------------------------------------------------------------- weights
-
-__device__ __forceinline__ float of_four(float x) {  // the largest of the lanes that share a row
-    x = fmaxf(x, __shfl_xor_sync(THE_FULL, x, 1));
-    return fmaxf(x, __shfl_xor_sync(THE_FULL, x, 2));
-}
-
-__device__ __forceinline__ float sum_of_four(float x) {
-    x += __shfl_xor_sync(THE_FULL, x, 1);
-    return x + __shfl_xor_sync(THE_FULL, x, 2);
-}
 
 struct Rows {  // of a thread: the one at lane / 4 and that 8 below it
     float largest[2], sum[2];  // score; of this thread's weights
@@ -233,8 +189,7 @@ extern "C" __global__ void __launch_bounds__(128 + 128 * GROUPS, 1) attend(
         asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(GROUPS == 2 ? 240 : 160));
         const int mine = group - 1;
         const u32 room = rooms + (mine * 4 + warp) * ROOM;
-        // Matrices of 8 by 8, two below each other and two beside: a lane names the row lane % 8 of matrix lane / 8.
-        const u32 corner = room + lane % 16 * 128 + (lane / 16 ^ lane % 8) * 16;
+        const u32 corner = room + corner_of(lane);
         auto go_on = [&] {
             if (++slot == SLOTS) slot = 0, round ^= 1;
         };
@@ -344,14 +299,14 @@ extern "C" __global__ void __launch_bounds__(128 + 128 * GROUPS, 1) attend(
             if (lane == 0) until_read<0>();
             __syncwarp();
 #pragma unroll
-            for (int j = 0; j < D / 8; j += 2) {
-                u32 packed[4];
+            for (int i = 0; i < WIDE; i++) {
+                u32 packed[16];
 #pragma unroll
-                for (int i = 0; i < 4; i++)
-                    packed[i] = narrowed(o[4 * j + 2 * i] * shrink[i % 2], o[4 * j + 2 * i + 1] * shrink[i % 2]);
-                asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(
-                                 (corner ^ j % 8 * 16) + j / 8 * (16 * 128)),
-                             "r"(packed[0]), "r"(packed[1]), "r"(packed[2]), "r"(packed[3]) : "memory");
+                for (int j = 0; j < 16; j++) {
+                    const float* both = &o[32 * i + 2 * j];
+                    packed[j] = narrowed(both[0] * shrink[j % 2], both[1] * shrink[j % 2]);
+                }
+                put_down(corner + i * (16 * 128), packed);
             }
             asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
             __syncwarp();

@@ -56,7 +56,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, scale: float, steps
     """softmax(scale q kᵀ) v, [b h q d] [b g k d] [b g k d] → [b h q d]; heads of 64 or 128 numbers, a scale above 0."""
     (b, heads, queries, width), (_, key_heads, keys, _) = q.shape, k.shape
     steps = steps or steps_of(width, keys, causal)
-    q, k, v = _as_tiles_want(q), _as_tiles_want(k), _as_tiles_want(v)
+    q, k, v = as_tiles_want(q), as_tiles_want(k), as_tiles_want(v)
     o = like_a_stream(q, width)
     tiles = b * heads * -(-queries // (steps.groups * OF_GROUP))
     arguments = (
@@ -72,7 +72,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, scale: float, steps
     return o
 
 
-def _as_tiles_want(x: Tensor) -> Tensor:
+def as_tiles_want(x: Tensor) -> Tensor:
     """The numbers of a token side by side, all else at multiples of 16 bytes."""
     fits = x.stride(3) == 1 and x.data_ptr() % 16 == 0
     fits &= all(step > 0 and step * x.element_size() % 16 == 0 for step in x.stride()[:3])

@@ -14,7 +14,13 @@ from torch import Tensor
 from qkv.parts.attention.kernels import short_cpu
 from qkv.parts.attention.kernels.fused import fused
 from qkv.parts.attention.kernels.refusals import refuse_recording
-from qkv.parts.attention.kernels.short_learned import NARROW, attend_learning, padding_of, suits_learning
+from qkv.parts.attention.kernels.short_learned import (
+    NARROW,
+    attend_learning,
+    padding_of,
+    suits_learning,
+    suits_warpgroups,
+)
 from qkv.parts.attention.visibility import Mask
 from qkv.parts.programs import runs_our_own
 
@@ -50,6 +56,11 @@ def short(
         return attend_learning(*((q, k, v, mask, scale) if scale > 0 else (q * scale, k, v, mask, 1.0)))
     if q.device.type == "cpu":
         return short_cpu.attend_rows(q, k, v, padding_of(mask), causal=causal, scale=scale)
+    scale = q.shape[-1] ** -0.5 if scale is None else scale
+    if scale > 0 and not causal and suits_warpgroups(q, k, v, padding_of(mask)):
+        from qkv.parts.attention.kernels import short_cuda
+
+        return short_cuda.attend(q, k, v, scale=scale)
     from qkv.parts.attention.kernels import short_triton  # Triton comes with torch's builds for GPUs only
 
     return short_triton.attend_rows(q, k, v, padding_of(mask), causal=causal, scale=scale)

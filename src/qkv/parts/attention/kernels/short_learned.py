@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from qkv.parts import cuda
 from qkv.parts.attention.kernels.flash_tiled import like_a_stream
 from qkv.parts.attention.visibility import Mask, NotPadding
 from qkv.parts.programs import has_copy_engine, runs_operators, runs_our_own
@@ -25,6 +26,18 @@ MOST_WIDE = 128  # of heads wider than these, up to the widest
 WIDE, WIDEST = 64, 128
 ENOUGH = 1 << 20  # scores from which on a GPU takes longer than the host that launches a program
 NARROW = (torch.bfloat16, torch.float16)
+FEW, AT_ONCE = 128, 272  # slots of rows that warpgroups take whole: more than these, up to these
+
+
+def suits_warpgroups(q: Tensor, k: Tensor, v: Tensor, documents: Tensor | None) -> bool:
+    """Whether the program of `short.cu` takes these, of which a GPU's programs are made, if no future is hidden."""
+    if documents is not None or {q.shape[3], v.shape[3]} != {WIDE} or k.shape[2] > AT_ONCE:
+        return False
+    return min(q.shape[2], k.shape[2]) > FEW and _has_warpgroups(q)
+
+
+def _has_warpgroups(x: Tensor) -> bool:
+    return x.is_cuda and has_copy_engine(x.device) and cuda.has_bindings()
 
 
 def suits_learning(x: Tensor, shape: Sequence[int], keys: int, mask: Mask | None) -> bool:
@@ -116,6 +129,11 @@ def _at_once(
     q: Tensor, k: Tensor, v: Tensor, documents: Tensor | None, causal: bool, scale: float
 ) -> tuple[Tensor, Tensor]:
     """What heads read [b q h d], and log₂ of each softmax's sum [b h q]."""
+    if not causal and suits_warpgroups(q, k, v, documents):
+        from qkv.parts.attention.kernels import short_cuda
+
+        log_sum = q.new_empty(q.shape[:3], dtype=torch.float32)
+        return short_cuda.attend(q, k, v, scale=scale, log_sum=log_sum).transpose(1, 2), log_sum
     from qkv.parts.attention.kernels import short_triton  # Triton comes with torch's builds for GPUs only
 
     o, log_sum = short_triton.attend_rows_and_keep(q, k, v, documents, causal=causal, scale=scale)
