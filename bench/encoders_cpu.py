@@ -1,12 +1,16 @@
-"""Encoders on two CPU cores: BERT-base on full rows and on texts of mixed lengths, ViT-B on pictures; all in float32.
+"""Encoders on two CPU cores: BERT-base on full rows and on texts of mixed lengths, ViT-B on pictures.
 
-    python bench/encoders_cpu.py              # some four minutes on two quiet cores
+    python bench/encoders_cpu.py              # some ten minutes on two quiet cores
     python bench/encoders_cpu.py --small
+
+All libraries have the same precision in a row: float32, bfloat16, or 8 bits, whose whole numbers each makes in its own
+way of the weights and, as they come, of what they are multiplied with. In 8 bits the reference library is what torch
+makes of it (`quantize_dynamic`).
 
 Weights are random and the same for all; each answer is the states of all real tokens, or a picture's logits, and is
 compared before anything is timed. Peers: the reference library; ONNX Runtime with what torch exports of that, fused by
 its own optimizer; CTranslate2, which has no ViT. The limit is that of the matrix products of real tokens, at the speed
-that a large product reaches in the same run.
+that a large product of that precision reaches in the same run.
 
 Texts come in as token numbers, as long as the sentences of a book, in no order. Ours is the reader that `qkv.load`
 gives. The reference library pads them in the order they come in, which is what its users write, and once more with the
@@ -15,6 +19,7 @@ texts put in order of length for it; ONNX Runtime and CTranslate2 get them in th
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -39,10 +44,12 @@ from qkv.models.bert import SIZES
 from qkv.models.head_choice import HeadChoice
 from qkv.models.vit import SIZES as VIT_SIZES
 from qkv.weights.maps.catalogue import PUBLISHED
+from qkv.weights.precision import TYPES, in_precision
 from qkv.weights.published import save_published
 
 LENGTH, TEXTS, TOGETHER, PICTURES, CLASSES = 128, 32, 16, 8, 1000
 TINY_VIT: dict[str, Any] = {"image": 32, "width": 48, "hidden": 96, "heads": 3, "layers": 2}
+NEAR = {"float32": 1e-3, "bfloat16": 5e-2, "int8": 0.2}  # of the largest answer; in 8 bits each rounds in its own way
 Ids = Sequence[list[int]]
 Batch = Callable[[Ids], list[Tensor]]  # texts of any lengths → the states of each, [s d]
 
@@ -50,16 +57,24 @@ Batch = Callable[[Ids], list[Tensor]]  # texts of any lengths → the states of 
 class Bert:
     """BERT-base, ours and the peers', with the same weights."""
 
-    def __init__(self, bench: Bench) -> None:
+    def __init__(self, bench: Bench, precision: str = "float32") -> None:
         self.bench, self.sizes, self.head = bench, sizes_of(bench, SIZES["base"]), HeadChoice("pooled")
+        self.precision = precision
         self.model = ours_of("bert", self.sizes, self.head, bench)
         self.reference = reference_of(self.model, bench)
 
-    def hf(self, texts: Ids) -> list[Tensor]:
-        ids, seen = padded(texts)
-        with torch.inference_mode():
-            states = self.reference(ids, attention_mask=seen).last_hidden_state
-        return real(states, texts)
+    def ours(self) -> Any:
+        return in_precision(self.model, self.precision)
+
+    def hf(self) -> Batch:
+        model = reference_in(self.reference, self.precision)
+
+        def answer(texts: Ids) -> list[Tensor]:
+            ids, seen = padded(texts)
+            with torch.inference_mode():
+                return real(model(ids, attention_mask=seen).last_hidden_state, texts)
+
+        return answer
 
     def onnx(self) -> Batch:
         need("onnx", "onnxruntime")
@@ -67,7 +82,7 @@ class Bert:
         ids, seen = padded([[1, 2, 3, 4], [1, 2]])  # some are hidden, so that hiding is exported
         of_states = States(self.reference)
         export(of_states, (ids, seen), file, ["ids", "seen"], {0: "rows", 1: "slots"}, "bert", self.sizes)
-        session = session_of(file)
+        session = session_of(file, self.precision)
 
         def answer(texts: Ids) -> list[Tensor]:
             ids, seen = padded(texts)
@@ -87,11 +102,14 @@ class Bert:
         write_json(folder / "tokenizer_config.json", {"tokenizer_class": "BertTokenizer"})
         converted = str(self.bench.folder / "ctranslate2")
         ctranslate2.converters.TransformersConverter(str(folder)).convert(converted)
-        encoder = ctranslate2.Encoder(converted, compute_type="float32", intra_threads=THREADS)
+        kind = {"int8": "int8_float32"}.get(self.precision, self.precision)
+        encoder = ctranslate2.Encoder(converted, compute_type=kind, intra_threads=THREADS)
 
         def answer(texts: Ids) -> list[Tensor]:
-            states = torch.from_numpy(np.array(encoder.forward_batch(list(texts)).last_hidden_state))
-            return real(states, texts)
+            states = encoder.forward_batch(list(texts)).last_hidden_state
+            if self.precision == "bfloat16":  # which numpy does not know
+                states = states.to(ctranslate2.DataType.float32)
+            return real(torch.from_numpy(np.array(states)), texts)
 
         return answer
 
@@ -118,29 +136,35 @@ class Logits(nn.Module):
         return logits
 
 
-def rows(bench: Bench, count: int) -> Work:
+def rows(bench: Bench, count: int, precision: str = "float32") -> Work:
     """Rows of one length: nothing is padding, so all do the same products."""
-    bert = Bert(bench)
+    bert = Bert(bench, precision)
     count, length = bench.pick((count, LENGTH), (2, 8))
     texts = torch.randint(len(SPECIAL), bert.sizes.vocabulary, (count, length)).tolist()
     ids, flops = torch.tensor(texts), operations("bert", bert.sizes, bert.head, torch.tensor(texts))
 
-    def ours() -> list[Tensor]:
-        with at_rest(bert.model):
-            return list(bert.model(ids)[0])
+    def ours() -> Call:
+        model = bert.ours()
+
+        def call() -> list[Tensor]:
+            with at_rest(model):
+                return list(model(ids)[0])
+
+        return call
 
     return Work(
-        title=f"BERT-base, {count} rows of {length} tokens",
+        title=f"BERT-base, {count} rows of {length} tokens" + told(precision),
         unit="rows/s",
         amount=count,
         ways={
-            "qkv": lambda: ours,
-            "HF": lambda: lambda: bert.hf(texts),
+            "qkv": ours,
+            "HF": lambda: partial(bert.hf(), texts),
             "ONNX Runtime": lambda: partial(bert.onnx(), texts),
             "CTranslate2": lambda: partial(bert.ctranslate2(), texts),
         },
-        agree=alike,
-        least=lambda most: most.seconds(flops=flops),
+        agree=partial(alike, precision=precision),
+        least=lambda most: most.seconds(flops=flops, precision=precision),
+        precision=precision,
     )
 
 
@@ -171,8 +195,8 @@ def sentences(bench: Bench) -> Work:
         amount=len(texts),
         ways={
             "qkv": lambda: lambda: reader.run(given),
-            "HF": lambda: lambda: batches(bert.hf, texts),
-            "HF, in order of length": lambda: in_order(bert.hf),
+            "HF": lambda: partial(batches, bert.hf(), texts),
+            "HF, in order of length": lambda: in_order(bert.hf()),
             "ONNX Runtime": lambda: in_order(bert.onnx()),
             "CTranslate2": lambda: in_order(bert.ctranslate2()),
         },
@@ -181,44 +205,56 @@ def sentences(bench: Bench) -> Work:
     )
 
 
-def pictures(bench: Bench) -> Work:
+def pictures(bench: Bench, precision: str = "float32") -> Work:
     sizes = replace(VIT_SIZES["base-16"], **(TINY_VIT if bench.small else {}))
     head = HeadChoice("classification", labels=tuple(map(str, range(bench.pick(CLASSES, 10)))))
     model = ours_of("vit", sizes, head, bench)
     reference = reference_of(model, bench)
     given = torch.randn(bench.pick(PICTURES, 2), sizes.channels, sizes.image, sizes.image)
     flops = operations("vit", sizes, head, given)
+    narrow = given.bfloat16() if precision == "bfloat16" else given
 
-    def ours() -> list[Tensor]:
-        with at_rest(model):
-            return list(model(given))
+    def ours() -> Call:
+        ready = in_precision(model, precision)
 
-    def theirs() -> list[Tensor]:
-        with torch.inference_mode():
-            return list(Logits(reference)(given))
+        def call() -> list[Tensor]:
+            with at_rest(ready):
+                return list(ready(narrow).float())
+
+        return call
+
+    def theirs() -> Call:
+        ready = Logits(reference_in(reference, precision))
+
+        def call() -> list[Tensor]:
+            with torch.inference_mode():
+                return list(ready(narrow).float())
+
+        return call
 
     def onnx() -> Call:
         need("onnx", "onnxruntime")
         file = bench.folder / "vit.onnx"
         export(Logits(reference), (given,), file, ["pictures"], {0: "rows"}, "vit", sizes)
-        session = session_of(file)
+        session = session_of(file, precision)
         return lambda: list(torch.from_numpy(session.run(None, {"pictures": given.numpy()})[0]))
 
     def no_such_model() -> Call:
         raise Missing("CTranslate2 has no ViT")
 
     return Work(
-        title=f"ViT-B/16, {len(given)} pictures of {sizes.image}²",
+        title=f"ViT-B/16, {len(given)} pictures of {sizes.image}²" + told(precision),
         unit="pictures/s",
         amount=len(given),
         ways={
-            "qkv": lambda: ours,
-            "HF": lambda: theirs,
+            "qkv": ours,
+            "HF": theirs,
             "ONNX Runtime": onnx,
             "CTranslate2": no_such_model,
         },
-        agree=alike,
-        least=lambda most: most.seconds(flops=flops),
+        agree=partial(alike, precision=precision),
+        least=lambda most: most.seconds(flops=flops, precision=precision),
+        precision=precision,
     )
 
 
@@ -242,9 +278,28 @@ def export(
     fused.save_model_to_file(str(file))
 
 
-def session_of(file: Path) -> Any:
+def reference_in(model: Any, precision: str) -> Any:
+    """The reference library's model, its weights in that precision."""
+    if precision == "int8":
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of ways that are to come
+            return torch.ao.quantization.quantize_dynamic(model, {nn.Linear}, dtype=torch.qint8)
+    return model.to(TYPES[precision])
+
+
+def session_of(file: Path, precision: str) -> Any:
     import onnxruntime
 
+    if precision == "bfloat16":
+        raise Missing("it has no bfloat16 on a CPU")
+    if precision == "int8":
+        import onnx
+        from onnxruntime.quantization import QuantType, quantize_dynamic
+
+        whole = file.with_name("int8-" + file.name)
+        kinds = {"DefaultTensorType": onnx.TensorProto.FLOAT}  # of what is inside its own operators
+        quantize_dynamic(str(file), str(whole), weight_type=QuantType.QInt8, extra_options=kinds)
+        file = whole
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = THREADS
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # it would take the cores from the others
@@ -273,8 +328,13 @@ def batches(answer: Batch, texts: Ids) -> list[Tensor]:
     return [each for first in range(0, len(texts), TOGETHER) for each in answer(texts[first : first + TOGETHER])]
 
 
-def alike(ours: list[Tensor], theirs: list[Tensor]) -> str:
-    return near(torch.cat([each.flatten() for each in ours]), torch.cat([each.flatten() for each in theirs]))
+def alike(ours: list[Tensor], theirs: list[Tensor], precision: str = "float32") -> str:
+    first, second = (torch.cat([each.flatten().float() for each in some]) for some in (ours, theirs))
+    return near(first, second, NEAR[precision])
+
+
+def told(precision: str) -> str:
+    return {"float32": "", "int8": ", 8 bits"}.get(precision, f", {precision}")
 
 
 WORKS = {
@@ -282,6 +342,10 @@ WORKS = {
     "more-rows": partial(rows, count=32),
     "sentences": sentences,
     "pictures": pictures,
+    "rows-bfloat16": partial(rows, count=8, precision="bfloat16"),
+    "pictures-bfloat16": partial(pictures, precision="bfloat16"),
+    "rows-int8": partial(rows, count=8, precision="int8"),
+    "pictures-int8": partial(pictures, precision="int8"),
 }
 
 if __name__ == "__main__":

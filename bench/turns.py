@@ -32,7 +32,8 @@ from apart import Apart, Call, stay_single
 from common import THREADS, interleaved, read_bandwidth, report, share_of_products
 from peers import Bench, Disagreement, Missing, absent, rounded
 
-from qkv.parts.cpu_maps import by_onednn
+from qkv.parts.cpu_maps import by_onednn, quickest
+from qkv.parts.eight_bits import Int8Linear
 
 Make = Callable[[], Call]
 OTHERS = ("ctranslate2", "onnxruntime")
@@ -43,26 +44,40 @@ EDGE, TIMES = 1024, 20  # of the product that shows what the cores can do
 class Most:
     """What two cores do at best, measured in this very run."""
 
-    flops: float  # in single precision, of a matrix product that fits into no first cache
+    flops: Mapping[str, float]  # by precision, of a matrix product that fits into no first cache
     bytes: float  # read from memory
 
     @staticmethod
     def measured() -> Most:
-        left, right, times = torch.randn(EDGE, EDGE), torch.randn(EDGE, EDGE), []
-        products = F.linear, partial(by_onednn, bias=None)  # torch has two libraries; either may be the quicker
-        for product in products:
-            for _ in range(TIMES):
-                before = time.perf_counter()
-                product(left, right)
-                times.append(time.perf_counter() - before)
-        return Most(2 * EDGE**3 / min(times), read_bandwidth())
+        left, right = torch.randn(EDGE, EDGE), torch.randn(EDGE, EDGE)
+        whole = Int8Linear(right, None)
+        # Of several libraries any may be the quickest.
+        products: dict[str, list[Call]] = {
+            "float32": [partial(each, left, right, None) for each in (F.linear, by_onednn, quickest)],
+            "bfloat16": [partial(each, left.bfloat16(), right.bfloat16(), None) for each in (F.linear, quickest)],
+            "int8": [lambda: whole(left)],
+        }
+        with torch.inference_mode():
+            best = {kind: min(least_seconds(call) for call in calls) for kind, calls in products.items()}
+        return Most({kind: 2 * EDGE**3 / seconds for kind, seconds in best.items()}, read_bandwidth())
 
     def better(self, other: Most) -> Most:
-        return Most(max(self.flops, other.flops), max(self.bytes, other.bytes))
+        return Most(
+            {kind: max(self.flops[kind], other.flops[kind]) for kind in self.flops}, max(self.bytes, other.bytes)
+        )
 
-    def seconds(self, flops: float = 0.0, bytes: float = 0.0) -> float:
+    def seconds(self, flops: float = 0.0, bytes: float = 0.0, precision: str = "float32") -> float:
         """The least that such work takes."""
-        return max(flops / self.flops, bytes / self.bytes)
+        return max(flops / self.flops[precision], bytes / self.bytes)
+
+
+def least_seconds(call: Call) -> float:
+    times = []
+    for _ in range(TIMES):
+        before = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - before)
+    return min(times)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,6 +91,7 @@ class Work:
     agree: Callable[[Any, Any], str]  # of ours and another's answer how nearly they are equal; else `Disagreement`
     least: Callable[[Most], float]  # seconds of a call at the machine's limits
     narrow: frozenset[str] = field(default_factory=frozenset)  # ways in fewer bits: compared with no one
+    precision: str = "float32"  # of all other ways
 
 
 Works = Mapping[str, Callable[[Bench], Work]]
@@ -120,7 +136,7 @@ def compete(work: Work, seconds: float) -> dict[str, Any]:
     row |= {
         "of the limit": f"{speed['qkv'] / limit:.0%}",
         "HF, of the limit": f"{speed['HF'] / limit:.0%}",
-        "limit": f"{rounded(limit)} at {most.flops / 1e9:.0f} GFLOP/s, {most.bytes / 1e9:.1f} GB/s",
+        "limit": f"{rounded(limit)} at {most.flops[work.precision] / 1e9:.0f} GFLOP/s, {most.bytes / 1e9:.1f} GB/s",
         "time in products and steps": f"{products:.0%}",
         "agreement": agreed,
         "turns": len(times["qkv"]),

@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Any, TypeGuard
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
@@ -57,7 +56,7 @@ def activated_map(x: Tensor, linear: nn.Linear, activation: str) -> Tensor:
 def linear_map(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """x Wᵀ + b, by a program of our own where only the answer is asked for and it is quicker. [... k] → [... n]"""
     if not _answers(x, weight, bias):
-        return F.linear(x, weight, bias)
+        return cpu_maps.quickest(x, weight, bias)
     y = product.activated_map(product.aligned(x.reshape(-1, x.shape[-1])), product.aligned(weight), bias, "")
     return y.view(*x.shape[:-1], -1)
 

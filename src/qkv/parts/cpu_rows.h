@@ -45,17 +45,28 @@ struct WholeRows {
   InMemory q, k, v;
   void *o;                   // [rows, queries, heads, width]
   const int64_t *documents;  // [rows, keys]: 0 where a key is hidden; null: none is
-  long rows, heads, groups, queries, keys, width;
+  const int32_t *bounds;     // [rows + 1]: where each row begins, if they stand in line; else null
+  long rows, heads, groups, queries, keys, width;  // in line, at most so many queries and keys
   float scale;
   int causal;  // whether a query sees no key behind its own place
   int threads;
   int kind;  // of all numbers
 };
 
+// Where one row lies: its slots begin at `first` of the row that is `held` in memory.
+struct OneRow {
+  long held, first, queries, keys;
+
+  OneRow(const WholeRows &of, long row) : held(row), first(0), queries(of.queries), keys(of.keys) {
+    if (of.bounds == nullptr) return;
+    held = 0, first = of.bounds[row], queries = keys = of.bounds[row + 1] - first;
+  }
+};
+
 // The weights of one query: from scores [keys] to exponentials, 0 where a key is hidden. Given back is one over their sum.
-static inline float weigh(const WholeRows &of, long row, long query, long padded, float *scores) {
-  const int64_t *documents = of.documents == nullptr ? nullptr : of.documents + row * of.keys;
-  const long seen = of.causal && query + 1 < of.keys ? query + 1 : of.keys;
+static inline float weigh(const WholeRows &of, const OneRow &row, long query, long padded, float *scores) {
+  const int64_t *documents = of.documents == nullptr ? nullptr : of.documents + row.held * of.keys;
+  const long seen = of.causal && query + 1 < row.keys ? query + 1 : row.keys;
   for (long i = seen; i < padded; i++) scores[i] = -INFINITY;
   if (documents != nullptr)
     for (long i = 0; i < seen; i++) scores[i] = documents[i] == 0 ? -INFINITY : scores[i];
@@ -93,31 +104,35 @@ static inline void columns(const typename Precision::Number *from, long apart, l
 
 template <class Precision> static void whole_rows(const WholeRows *of) {
   typedef typename Precision::Number Number;
-  const long width = of->width, padded = (of->keys + WIDE - 1) / WIDE * WIDE;
-  const long each = 2 * padded * width + TALL * padded + TALL * width;
+  const long width = of->width, most = (of->keys + WIDE - 1) / WIDE * WIDE;
+  const long each = 2 * most * width + TALL * most + TALL * width;
   Room room(of->threads * each);
 #pragma omp parallel num_threads(of->threads)
   {
-    float *keys = room.next + omp_get_thread_num() * each, *values = keys + padded * width;  // [width, padded], [padded, width]
-    float *scores = values + padded * width, *q = scores + TALL * padded;                   // [TALL, padded], [TALL, width]
+    float *keys = room.next + omp_get_thread_num() * each, *values = keys + most * width;  // [width, padded], [padded, width]
+    float *scores = values + most * width, *q = scores + TALL * most;                     // [TALL, padded], [TALL, width]
     const Number *known = nullptr;  // the head whose keys are there
 #pragma omp for schedule(dynamic, 1)
     for (long task = 0; task < of->rows * of->heads; task++) {
-      const long row = task / of->heads, head = task % of->heads, group = head / (of->heads / of->groups);
-      if (known != of->k.at<Number>(row, group, 0)) {
-        known = of->k.at<Number>(row, group, 0);
-        columns<Precision>(known, of->k.slot, of->keys, width, keys, padded);
+      const OneRow row(*of, task / of->heads);
+      const long head = task % of->heads, group = head / (of->heads / of->groups);
+      const long padded = (row.keys + WIDE - 1) / WIDE * WIDE;
+      if (known != of->k.at<Number>(row.held, group, row.first)) {
+        known = of->k.at<Number>(row.held, group, row.first);
+        columns<Precision>(known, of->k.slot, row.keys, width, keys, padded);
+        const Number *from = of->v.at<Number>(row.held, group, row.first);
         for (long s = 0; s < padded; s++)
           for (long i = 0; i < width; i += LANES)
-            store(values + s * width + i, s < of->keys ? Precision::read(of->v.at<Number>(row, group, s) + i) : Floats{});
+            store(values + s * width + i, s < row.keys ? Precision::read(from + s * of->v.slot + i) : Floats{});
       }
-      for (long first = 0; first < of->queries; first += TALL) {
-        const long many = of->queries - first < TALL ? of->queries - first : TALL;
+      for (long first = 0; first < row.queries; first += TALL) {
+        const long many = row.queries - first < TALL ? row.queries - first : TALL;
         for (long r = 0; r < TALL; r++)
-          for (long i = 0; i < width; i += LANES)
-            store(q + r * width + i,
-                  r < many ? Precision::read(of->q.at<Number>(row, head, first + r) + i) * of->scale : Floats{});
-        const long last = of->causal && first + many < of->keys ? first + many : of->keys;  // beyond, nobody sees a key
+          for (long i = 0; i < width; i += LANES) {
+            const Number *from = of->q.at<Number>(row.held, head, row.first + first + r) + i;
+            store(q + r * width + i, r < many ? Precision::read(from) * of->scale : Floats{});
+          }
+        const long last = of->causal && first + many < row.keys ? first + many : row.keys;  // beyond, nobody sees a key
         const long seen = (last + WIDE - 1) / WIDE * WIDE;
         Floats sums[TALL][2];
         for (long s = 0; s < seen; s += WIDE) {
@@ -131,8 +146,9 @@ template <class Precision> static void whole_rows(const WholeRows *of) {
           multiply(scores, padded, values + i, width, last, sums);
           for (long r = 0; r < many; r++)
             for (int h = 0; h < 2; h++) {
-              const long at = ((row * of->queries + first + r) * of->heads + head) * width + i + h * LANES;
-              Precision::write((Number *)of->o + at, sums[r][h] * shares[r]);
+              const long slot = row.held * of->queries + row.first + first + r;
+              Number *to = (Number *)of->o + (slot * of->heads + head) * width + i + h * LANES;
+              Precision::write(to, sums[r][h] * shares[r]);
             }
         }
       }

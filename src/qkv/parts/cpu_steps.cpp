@@ -95,21 +95,29 @@ static inline void write_row(const Stream &stream, long row, long width, const f
   for (long i = 0; i < width; i += LANES) BFloat16::write(y + i, loaded<Floats>(from + i));
 }
 
-// What becomes of outputs [rows, width]: where they are written is fetched while they are computed.
-template <class Number, class Do> struct Outputs {
+// What becomes of outputs [rows, width]: where they are written, and what they are added to, is fetched meanwhile.
+template <class Number, class Added, class Do> struct Outputs {
   Number *to;
+  const Added *added;  // or null
   long width;
   Do write;  // to a place, LANES numbers or as many as are left of the row
 
   void comes(long row, long output) const {
-    const char *place = (const char *)(to + row * width + output);
-    for (unsigned long i = 0; i < PANEL * sizeof(Number); i += 64) __builtin_prefetch(place + i, 1);
+    const long at = row * width + output;
+    for (unsigned long i = 0; i < PANEL * sizeof(Number); i += 64) __builtin_prefetch((const char *)(to + at) + i, 1);
+    if (added != nullptr)
+      for (unsigned long i = 0; i < PANEL * sizeof(Added); i += 64) __builtin_prefetch((const char *)(added + at) + i);
   }
   void is(long row, long output, Floats v) const { write(to + row * width + output, v, width - output); }
 };
 
-template <class Number, class Do> static inline Outputs<Number, Do> outputs(Number *to, long width, Do write) {
-  return {to, width, write};
+template <class Number, class Do> static inline Outputs<Number, Number, Do> outputs(Number *to, long width, Do write) {
+  return {to, nullptr, width, write};
+}
+
+template <class Number, class Added, class Do>
+static inline Outputs<Number, Added, Do> outputs(Number *to, const Added *added, long width, Do write) {
+  return {to, added, width, write};
 }
 
 // What maps of a step read and write on the way.
@@ -182,7 +190,7 @@ template <class Precision> static inline void write_map(const Alone &step, const
   const Map &map = step.map;
   if (step.added != nullptr) {
     const Number *added = (const Number *)step.added;
-    map_rows(map, places.cells, stream.rows, outputs(places.made, map.outputs, [&](float *to, Floats v, long left) {
+    map_rows(map, places.cells, stream.rows, outputs(places.made, added, map.outputs, [&](float *to, Floats v, long left) {
       if (left >= LANES) store(to, v + Precision::read(added + (to - places.made)));
     }));
 #pragma omp for schedule(static)
@@ -229,20 +237,31 @@ static void map_alone(const Alone &step) {
   }
 }
 
-constexpr long AT_A_TIME = 1024;  // rows, which stay near while one panel after the other is read
+// Some rows of a step, done by so many threads.
+static Alone part_of(const Alone &all, long first, long rows, int threads) {
+  const long size = all.stream.kind == SINGLE ? 4 : 2, in = first * all.map.inputs * size, out = first * all.map.outputs * size;
+  Alone part = all;
+  part.stream = {(const char *)all.stream.x + in, all.stream.y, rows, all.stream.kind, threads};
+  for (void **to : {&part.stream.y, &part.normed}) *to = *to == nullptr ? nullptr : (char *)*to + out;
+  part.added = all.added == nullptr ? nullptr : (const char *)all.added + out;
+  return part;
+}
+
+constexpr long TOGETHER = 1024;  // rows of all threads: panels that they make pay for so many, which are still near
+constexpr long APART = 128;      // rows of one thread: what becomes of them stays with it until its norm is taken
 
 extern "C" void qkv_map(const Alone *all) {
-  const long rows = all->stream.rows, turns = rows / AT_A_TIME + 1;
-  const long fair = ((rows + turns - 1) / turns + MOST_ROWS - 1) / MOST_ROWS * MOST_ROWS;
-  const long size = all->stream.kind == SINGLE ? 4 : 2, in = all->map.inputs * size, out = all->map.outputs * size;
-  Alone step = *all;
-  for (long first = 0; first < rows; first += fair) {
-    step.stream.rows = rows - first < fair ? rows - first : fair;
-    map_alone(step);
-    step.stream.x = (const char *)step.stream.x + fair * in;
-    for (void **to : {&step.stream.y, &step.normed}) *to = *to == nullptr ? nullptr : (char *)*to + fair * out;
-    step.added = step.added == nullptr ? nullptr : (const char *)step.added + fair * out;
+  const long rows = all->stream.rows, threads = all->stream.threads;
+  const bool apart = all->map.plain == nullptr && rows >= APART / 2 * threads;
+  const long most = apart ? APART * threads : TOGETHER, turns = (rows + most - 1) / most * (apart ? threads : 1);
+  const long fair = turns == 0 ? 1 : ((rows + turns - 1) / turns + MOST_ROWS - 1) / MOST_ROWS * MOST_ROWS;
+  const auto done = [&](long first, int by) { map_alone(part_of(*all, first, rows - first < fair ? rows - first : fair, by)); };
+  if (!apart) {
+    for (long first = 0; first < rows; first += fair) done(first, threads);
+    return;
   }
+#pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
+  for (long first = 0; first < rows; first += fair) done(first, 1);
 }
 
 // activation(x W₁ + b₁) W₂ + b₂, or (activation(x W_gate) ⊙ x W_value) W₂ where the first map has both side by side.
@@ -427,10 +446,10 @@ struct Choose {
   int threads;
 };
 
-constexpr long TOGETHER = 8 * LANES;  // tokens whose maximum is taken before any order is sought
+constexpr long TOKENS = 8 * LANES;  // tokens whose maximum is taken before any order is sought
 
 extern "C" void qkv_choose(const Choose *step) {
-  const long vocabulary = step->vocabulary, count = step->count, blocks = (vocabulary + TOGETHER - 1) / TOGETHER;
+  const long vocabulary = step->vocabulary, count = step->count, blocks = (vocabulary + TOKENS - 1) / TOKENS;
   Room room(step->rows * Room::spare(blocks));
 #pragma omp parallel for schedule(static) num_threads(step->threads)
   for (long row = 0; row < step->rows; row++) {
@@ -439,8 +458,8 @@ extern "C" void qkv_choose(const Choose *step) {
     int64_t *tokens = step->tokens + row * count;
     float largest = -INFINITY;
     for (long block = 0; block < blocks; block++) {
-      const long end = (block + 1) * TOGETHER < vocabulary ? (block + 1) * TOGETHER : vocabulary;
-      long i = block * TOGETHER;
+      const long end = (block + 1) * TOKENS < vocabulary ? (block + 1) * TOKENS : vocabulary;
+      long i = block * TOKENS;
       Floats high = all(-INFINITY);
       for (; i + LANES <= end; i += LANES) high = loaded<Floats>(logits + i) > high ? loaded<Floats>(logits + i) : high;
       maxima[block] = largest_of(high);
@@ -456,8 +475,8 @@ extern "C" void qkv_choose(const Choose *step) {
     long found = 0;
     for (long block = 0; block < blocks; block++) {
       if (found == count && maxima[block] <= best[count - 1]) continue;
-      const long end = (block + 1) * TOGETHER < vocabulary ? (block + 1) * TOGETHER : vocabulary;
-      for (long token = block * TOGETHER; token < end; token++) {
+      const long end = (block + 1) * TOKENS < vocabulary ? (block + 1) * TOKENS : vocabulary;
+      for (long token = block * TOKENS; token < end; token++) {
         const float own = logits[token];
         if (found == count && !(own > best[count - 1])) continue;
         if (step->forbidden != nullptr && step->forbidden[token]) continue;

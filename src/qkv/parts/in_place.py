@@ -26,7 +26,7 @@ from qkv.parts.attention.attention import Attention
 from qkv.parts.attention.visibility import Tokens
 from qkv.parts.block import Block
 from qkv.parts.context import Context
-from qkv.parts.cpu_maps import STREAMS, PackedModule, own_map
+from qkv.parts.cpu_maps import STREAMS, PackedModule, own_map, without_asking
 from qkv.parts.cpu_steps import PlainMap, RowNorm, add_rows
 from qkv.parts.feedforward import MLP, GatedMLP
 from qkv.parts.linear import JoinedLinear
@@ -105,7 +105,8 @@ def in_place(plan: Plan, last_norm: nn.Module | None, x: Tensor, ctx: Context, w
     stream = x.clone(memory_format=torch.contiguous_format)
     few = None if wanted is None else _last_attention(plan.steps, ctx)
     if is_one_call_each(plan, x):
-        return _by_one_call_each(plan, last_norm, stream, ctx, few, wanted)
+        with without_asking():
+            return _by_one_call_each(plan, last_norm, stream, ctx, few, wanted)
     if plan.before:
         return _norms_before(plan.steps, last_norm, stream, ctx, few, wanted)
     for step in plan.steps:

@@ -5,12 +5,14 @@ import torch
 from torch import Tensor
 
 from qkv.parts import cpu
+from qkv.parts.attention.in_line import InLine
 from qkv.parts.attention.kernels import short_cpu
 from qkv.parts.attention.kernels.choose import choose_kernel
 from qkv.parts.attention.kernels.exact import exact
 from qkv.parts.attention.kernels.fused import fused
+from qkv.parts.attention.kernels.in_line import in_line
 from qkv.parts.attention.kernels.short import short
-from qkv.parts.attention.visibility import Causal, Everything, Mask, NotPadding, Tokens
+from qkv.parts.attention.visibility import Causal, Everything, Mask, NotPadding, SameDocument, Tokens
 
 pytestmark = pytest.mark.skipif(cpu.library() is None, reason="needs a C++ compiler that knows OpenMP")
 
@@ -62,6 +64,27 @@ def test_rows_of_half_precision_are_rounded_once(hidden):
     found, near = short(q, k, v, mask), exact(q.double(), k.double(), v.double(), mask)
     assert found.dtype == torch.bfloat16
     torch.testing.assert_close(found.double(), near, atol=1e-6, rtol=2**-8)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@torch.no_grad()
+def test_documents_in_line_are_read_in_one_call(causal, dtype, monkeypatch):
+    lengths, allowed = [33, 1, 7, 7, 64], {"atol": 5e-6, "rtol": 1e-5 if dtype == torch.float32 else 2**-8}
+    line = InLine.of(lengths)
+    q, k, v = (x.to(dtype) for x in heads(1, sum(lengths), 4, 2, 32))
+    mask = Mask(Causal() & SameDocument() if causal else SameDocument(), line, line, "cpu")
+    monkeypatch.setattr("qkv.parts.attention.kernels.in_line.fused", None)  # nobody else is asked
+    assert choose_kernel(q, k, mask, 0.0, record=False) is in_line
+    found = in_line(q, k, v, mask)
+    torch.testing.assert_close(found.double(), exact(q.double(), k.double(), v.double(), mask), **allowed)
+    first = 0
+    for length in lengths:  # each as alone
+        alone = (x[:, :, first : first + length] for x in (q, k, v))
+        tokens = Tokens(length)
+        rule = Mask(Causal() if causal else Everything(), tokens, tokens, "cpu")
+        assert torch.equal(short(*alone, rule), found[:, :, first : first + length])
+        first += length
 
 
 @torch.no_grad()

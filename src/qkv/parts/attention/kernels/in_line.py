@@ -12,6 +12,7 @@ from torch import Tensor
 
 from qkv.errors import QkvError
 from qkv.parts.attention.in_line import InLine, seen_in_line
+from qkv.parts.attention.kernels import short_cpu
 from qkv.parts.attention.kernels.fused import fused
 from qkv.parts.attention.kernels.refusals import refuse_dropout, refuse_recording
 from qkv.parts.attention.visibility import Causal, Everything, Mask, Tokens
@@ -37,7 +38,7 @@ def in_line(
     record: Callable[[Tensor], None] | None = None,
 ) -> Tensor:
     """Same meaning as `exact`. On a GPU in half precision all documents are read in one call, by FlashAttention or,
-    where they are short and nothing is learned, by programs of our own.
+    where they are short and nothing is learned, by programs of our own. So they are on a CPU.
 
     Elsewhere neighbours of one length are a batch of `fused`: few calls where documents are sorted by their length.
     """
@@ -52,6 +53,8 @@ def in_line(
         if _are_short(q, mask.query):
             return _by_programs(q, k, v, mask.query, seen == "causal", scale)
         return _by_flash_attention(q, k, v, mask.query, seen == "causal", scale)
+    if short_cpu.suits_in_line(q, k, v, mask.query):
+        return short_cpu.attend_in_line(q, k, v, mask.query, causal=seen == "causal", scale=scale)
     return _by_runs(q, k, v, mask.query, seen == "causal", scale)
 
 

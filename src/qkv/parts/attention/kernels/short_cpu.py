@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from qkv.parts import cpu
+from qkv.parts.attention.in_line import InLine
 from qkv.parts.programs import unwatched
 
 MOST = 1024  # keys, whose head a core holds
@@ -34,6 +35,7 @@ class RowNumbers(Structure):
         ("v", PlaceNumbers),
         ("o", c_void_p),
         ("documents", c_void_p),
+        ("bounds", c_void_p),
         ("rows", c_long),
         ("heads", c_long),
         ("groups", c_long),
@@ -47,32 +49,63 @@ class RowNumbers(Structure):
     ]
 
 
-def suits(q: Tensor, k: Tensor) -> bool:
-    """Whether the program takes these, and pays."""
+def suits(q: Tensor, k: Tensor, scores: int | None = None) -> bool:
+    """Whether the program takes these, and pays; there are so many scores, if not all queries see all keys."""
     (b, h, queries, width), keys = q.shape, k.shape[2]
-    sizes = width % MULTIPLE == 0 and width <= WIDEST and keys <= MOST and b * h * queries * keys >= ENOUGH
+    enough = (b * h * queries * keys if scores is None else h * scores) >= ENOUGH
+    sizes = width % MULTIPLE == 0 and width <= WIDEST and enough
     plain = q.device.type == "cpu" and q.dtype == k.dtype and q.dtype in KINDS
     answers = not torch.is_grad_enabled() and not torch.is_autocast_enabled("cpu") and unwatched(q)
-    if not (sizes and plain and answers):
+    if not (sizes and plain and answers and (scores is not None or keys <= MOST)):
         return False
     library = cpu.library()
     return library is not None and library.qkv_numbers_at_a_time() >= LEAST_AT_A_TIME
+
+
+def suits_in_line(q: Tensor, k: Tensor, v: Tensor, line: InLine) -> bool:
+    """The same of documents that stand in line."""
+    alike = v.dtype == k.dtype and v.shape == k.shape
+    return alike and line.end <= MOST and suits(q, k, sum(length**2 for length in line.lengths))
 
 
 def attend_rows(
     q: Tensor, k: Tensor, v: Tensor, documents: Tensor | None, *, causal: bool, scale: float | None
 ) -> Tensor:
     """What suits. [b h q d] [b g k d] [b g k d] → [b h q d]; keys of document 0 [b k] are hidden."""
+    b, _, queries, _ = q.shape
+    documents = None if documents is None else documents.expand(b, -1).long().contiguous()
+    return _attend(q, k, v, documents, None, (b, queries, k.shape[2]), causal=causal, scale=scale)
+
+
+def attend_in_line(q: Tensor, k: Tensor, v: Tensor, line: InLine, *, causal: bool, scale: float | None) -> Tensor:
+    """What suits in line. [1 h s d] [1 g s d] [1 g s d] → [1 h s d]"""
+    sizes = len(line.lengths), line.end, line.end
+    return _attend(q, k, v, None, line.bounds, sizes, causal=causal, scale=scale)
+
+
+def _attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    documents: Tensor | None,
+    bounds: Tensor | None,
+    sizes: tuple[int, int, int],
+    *,
+    causal: bool,
+    scale: float | None,
+) -> Tensor:
+    """`sizes`: rows, and the most queries and keys of one."""
     library = cpu.library()
     assert library is not None
     b, h, queries, d = q.shape
     q, k, v = (each if each.stride(3) == 1 else each.contiguous() for each in (q, k, v))
     o = q.new_empty(b, queries, h, d)
-    documents = None if documents is None else documents.expand(b, -1).long().contiguous()
     places = (PlaceNumbers(each.data_ptr(), *each.stride()[:3]) for each in (q, k, v))
+    hidden = (None if each is None else each.data_ptr() for each in (documents, bounds))
+    rows, most_queries, most_keys = sizes
     numbers = RowNumbers(
-        *places, o.data_ptr(), None if documents is None else documents.data_ptr(), b, h, k.shape[1], queries,
-        k.shape[2], d, d**-0.5 if scale is None else scale, causal, torch.get_num_threads(), KINDS[q.dtype],
+        *places, o.data_ptr(), *hidden, rows, h, k.shape[1], most_queries, most_keys, d,
+        d**-0.5 if scale is None else scale, causal, torch.get_num_threads(), KINDS[q.dtype],
     )  # fmt: skip
     library.qkv_whole_rows(byref(numbers))
     return o.transpose(1, 2)
