@@ -248,7 +248,7 @@ static Alone part_of(const Alone &all, long first, long rows, int threads) {
 }
 
 constexpr long TOGETHER = 1024;  // rows of all threads: panels that they make pay for so many, which are still near
-constexpr long APART = 128;      // rows of one thread: what becomes of them stays with it until its norm is taken
+constexpr long APART = 64;       // rows of one thread: what becomes of them stays with it until its norm is taken
 
 extern "C" void qkv_map(const Alone *all) {
   const long rows = all->stream.rows, threads = all->stream.threads;
