@@ -349,4 +349,4 @@ WORKS = {
 }
 
 if __name__ == "__main__":
-    main("encoders_cpu", WORKS, {"weights": "random, the same for all"}, seconds=20.0)
+    main("encoders_cpu", WORKS, {"weights": "random, the same for all"}, seconds=36.0)
