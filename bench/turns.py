@@ -158,8 +158,13 @@ def near(ours: torch.Tensor, theirs: torch.Tensor, tolerance: float = 1e-3) -> s
     return f"within {tolerance:.0e} of the largest answer"
 
 
-def main(name: str, works: Works, remarks: Mapping[str, Any], seconds: float) -> None:
-    """Run the script `name`, whose results go into a file of that name; each work is timed for so many seconds."""
+def main(
+    name: str, works: Works, remarks: Mapping[str, Any], seconds: float, told: Callable[[], Mapping[str, Any]] = dict
+) -> None:
+    """Run the script `name`, whose results go into a file of that name; each work is timed for so many seconds.
+
+    `told` is asked at the end, for remarks that take a while.
+    """
     parser = argparse.ArgumentParser(description=sys.modules["__main__"].__doc__)
     parser.add_argument("--small", action="store_true", help="tiny sizes, to see that it runs; nothing is written")
     parser.add_argument("--only", action="append", choices=list(works), help="this work alone; may be said again")
@@ -178,7 +183,9 @@ def main(name: str, works: Works, remarks: Mapping[str, Any], seconds: float) ->
         print(*rows, sep="\n")
         return
     columns = dict.fromkeys(column for row in rows for column in row)
-    report(name, [{column: row.get(column, "") for column in columns} for row in rows], {**remarks, **versions()})
+    report(
+        name, [{column: row.get(column, "") for column in columns} for row in rows], {**remarks, **told(), **versions()}
+    )
 
 
 def versions() -> dict[str, str]:
