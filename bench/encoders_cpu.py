@@ -52,7 +52,7 @@ from qkv.weights.maps.catalogue import PUBLISHED
 from qkv.weights.precision import TYPES, in_precision
 from qkv.weights.published import save_published
 
-ROOT, KNOWN, NEIGHBOURS = Path(__file__).parents[1], 2000, 15
+ROOT, NEIGHBOURS = Path(__file__).parents[1], 15
 LENGTH, TEXTS, TOGETHER, PICTURES, CLASSES = 128, 32, 16, 8, 1000
 TINY_VIT: dict[str, Any] = {"image": 32, "width": 48, "hidden": 96, "heads": 3, "layers": 2}
 NEAR = {"float32": 1e-3, "bfloat16": 5e-2, "int8": 0.2}  # of the largest answer; in 8 bits each rounds in its own way
@@ -349,7 +349,6 @@ def told_right() -> dict[str, str]:
     if not (model.exists() and reviews.exists()):
         return {}
     known, asked = (read_reviews(reviews / f"{part}.jsonl") for part in ("train", "test"))
-    known = known[:KNOWN]
     labels = torch.tensor([praises for _, praises in known])
     wanted = torch.tensor([praises for _, praises in asked])
     found = []
