@@ -316,6 +316,18 @@ def test_on_a_cpu_sums_and_norms_are_one_call(
             torch.testing.assert_close(found, expected, atol=2e-5, rtol=1e-5)
 
 
+@torch.no_grad()
+def test_widths_that_fill_no_register_go_the_ordinary_way(calls: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    attention = Attention(40, 2, key_width=16)
+    stack = Stack([Block(attention=PreNorm(LayerNorm(40), attention))]).eval()
+    perturb(stack)
+    x, ctx = torch.randn(3, 9, 40), Context(tokens=Tokens(9))
+    expected = stack(x, ctx)
+    monkeypatch.setattr(eight_bits, "SMALL", 1)
+    torch.testing.assert_close(in_precision(stack, "int8")(x, ctx), expected, atol=0.1, rtol=0.1)
+    assert calls == []
+
+
 @pytest.mark.parametrize("wiring", [PreNorm, PostNorm])
 @torch.no_grad()
 def test_on_a_cpu_the_first_slots_may_be_wanted_alone(wiring: Any, calls: list[int]) -> None:

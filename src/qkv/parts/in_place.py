@@ -27,7 +27,7 @@ from qkv.parts.attention.visibility import Tokens
 from qkv.parts.block import Block
 from qkv.parts.context import Context
 from qkv.parts.cpu_maps import STREAMS, PackedModule, own_map, without_asking
-from qkv.parts.cpu_steps import PlainMap, RowNorm, add_rows
+from qkv.parts.cpu_steps import MULTIPLE, PlainMap, RowNorm, add_rows
 from qkv.parts.feedforward import MLP, GatedMLP
 from qkv.parts.linear import JoinedLinear
 from qkv.parts.norm import LayerNorm, RMSNorm, numbers_of
@@ -94,7 +94,8 @@ def plan_of(blocks: Iterable[nn.Module], x: Tensor) -> Plan | None:
 
 def is_one_call_each(plan: Plan, x: Tensor) -> bool:
     """Whether our own program for CPUs does what comes behind the mixers."""
-    return x.device.type == "cpu" and pays(x) and all(own_map(step.last, x) is not None for step in plan.steps)
+    served = x.device.type == "cpu" and pays(x) and x.shape[-1] % MULTIPLE == 0
+    return served and all(own_map(step.last, x) is not None for step in plan.steps)
 
 
 def in_place(plan: Plan, last_norm: nn.Module | None, x: Tensor, ctx: Context, wanted: int | None = None) -> Tensor:
