@@ -2,7 +2,7 @@
 
 python bench/scale_plans.py [--size 124M] [--write]
 
-Without --write the plans are made, which takes some minutes for the largest; with it, alone or besides, the page too.
+Making the plans takes some minutes for the largest; with --write alone the page is made of those that are there.
 """
 
 import argparse
@@ -138,7 +138,7 @@ def written(page: str, rows: list[dict[str, Any]]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--size", choices=list(MODELS), action="append", help="only this; may be given again")
-    parser.add_argument("--write", action="store_true", help="write the page, too")
+    parser.add_argument("--write", action="store_true", help="alone: only the page, of plans that are there")
     given = parser.parse_args()
     old = json.loads(RESULTS.read_text(encoding="utf-8"))["rows"] if RESULTS.exists() else []
     sizes = given.size or ([] if given.write and old else list(MODELS))
@@ -150,9 +150,8 @@ def main() -> None:
         made[size] = planned(size)
         rows = [each for size in MODELS for each in made[size]]
         RESULTS.write_text(json.dumps({"rows": rows}, indent=1) + "\n", encoding="utf-8")
-    if given.write:
-        rows = [each for size in MODELS for each in made[size]]
-        PAGE.write_text(written(PAGE.read_text(encoding="utf-8"), rows), encoding="utf-8")
+    rows = [each for size in MODELS for each in made[size]]
+    PAGE.write_text(written(PAGE.read_text(encoding="utf-8"), rows), encoding="utf-8")
 
 
 if __name__ == "__main__":
