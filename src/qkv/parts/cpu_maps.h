@@ -96,7 +96,8 @@ template <class Of, int ROWS, int APART, bool FETCHES = false, class Done>
 static inline void of_panel(const Map &map, const uint32_t *w, const Inputs &x, long first, long panel, Done done,
                             Fetched next = {}) {
   const long row = map.row();
-  for (int r = 0; r < ROWS; r++) done.comes(first + r, panel * PANEL);
+  if (ROWS == MOST_ROWS)  // fewer wait for their weights, and for nothing else
+    for (int r = 0; r < ROWS; r++) done.comes(first + r, panel * PANEL);
   const uint32_t *given = x.cells + first * row;
   typename Of::Sum total[ROWS][PARTS] = {};
   for (long begin = 0; begin < row; begin += BLOCK) {
