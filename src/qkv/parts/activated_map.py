@@ -29,7 +29,7 @@ def fits(x: Tensor, linear: nn.Module, activation: str) -> bool:
     if not unwatched(x):
         return False
     if isinstance(linear, cpu_maps.PackedModule):
-        return cpu_maps.own_map(linear, x) is not None
+        return cpu_maps.is_own(linear, x)
     return _plain(linear) and cpu_maps.fit(x, linear.weight, linear.bias, activation) and cpu_maps.mkl_is_slow()
 
 
@@ -43,8 +43,7 @@ def fits_trained(x: Tensor, inner: nn.Module, outer: nn.Module) -> bool:
 def activated_map(x: Tensor, linear: nn.Linear, activation: str) -> Tensor:
     """activation(linear(x)), where it `fits`. [... k] → [... n]"""
     if isinstance(linear, cpu_maps.PackedModule):
-        assert linear.map is not None
-        return cpu_steps.map_rows(linear.map, x, activation=activation)
+        return cpu_steps.map_rows(cpu_maps.own_map(linear), x, activation=activation)
     if x.device.type == "cpu":
         return cpu_maps.product(x, linear.weight, linear.bias, activation)
     dtype = narrow_type(x)

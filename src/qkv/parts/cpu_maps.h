@@ -176,7 +176,9 @@ template <class Done> static inline void map_rows(const Map &map, const Inputs &
   const long most = rows > MOST_ROWS ? 32 : 8, together = fair < 1 ? 1 : fair > most ? most : fair;
 #pragma omp for schedule(dynamic, together)
   for (long panel = 0; panel < map.panels(); panel++) {
-    const uint32_t *w = map.plain == nullptr ? map.cells + panel * PANEL * map.row() : made_panel(map, panel, x.panel + omp_get_thread_num() * PANEL * map.row());
+    const long size = PANEL * map.row();
+    const uint32_t *w = map.plain == nullptr ? map.cells + panel * size
+                                             : made_panel(map, panel, x.panel + omp_get_thread_num() * size);
     for (Group group = Group::at(0, rows); group.first < rows; group = Group::at(group.first + group.rows, rows)) {
       if (map.kind == SINGLE) of_group<OfSingle>(map, w, x, group, rows, panel, done);
       else if (map.kind == BFLOAT16) of_group<OfBFloat16>(map, w, x, group, rows, panel, done);

@@ -63,16 +63,21 @@ class PackedModule(nn.Module):
     scale = 1.0  # of its input
 
 
-def own_map(linear: nn.Module, x: Tensor) -> cpu_steps.PackedMap | cpu_steps.PlainMap | None:
-    """The map of rows like x that our own program reads, where it is the quickest: it may then do more than the map."""
+def is_own(linear: nn.Module, x: Tensor) -> bool:
+    """Whether our own program is the quickest for this map of rows like x: it may then do more than the map."""
     if x.device.type != "cpu" or x.dtype not in STREAMS or not is_itself(linear):
-        return None
+        return False
     if isinstance(linear, PackedModule):
-        return linear.map if linear.scale == 1.0 else None
-    if type(linear) is not nn.Linear:
-        return None
-    quick = fit(x, linear.weight) and is_ours(x, linear.weight) and mkl_is_slow()
-    return cpu_steps.PlainMap(linear.weight, linear.bias) if quick else None
+        return linear.map is not None and linear.scale == 1.0
+    return type(linear) is nn.Linear and fit(x, linear.weight) and is_ours(x, linear.weight) and mkl_is_slow()
+
+
+def own_map(linear: nn.Linear | PackedModule) -> cpu_steps.PackedMap | cpu_steps.PlainMap:
+    """The map as our own program reads it, where it `is_own`, of any rows."""
+    if isinstance(linear, PackedModule):
+        assert linear.map is not None
+        return linear.map
+    return cpu_steps.PlainMap(linear.weight, linear.bias)
 
 
 @cache

@@ -239,7 +239,8 @@ static void map_alone(const Alone &step) {
 
 // Some rows of a step, done by so many threads.
 static Alone part_of(const Alone &all, long first, long rows, int threads) {
-  const long size = all.stream.kind == SINGLE ? 4 : 2, in = first * all.map.inputs * size, out = first * all.map.outputs * size;
+  const long size = all.stream.kind == SINGLE ? 4 : 2;
+  const long in = first * all.map.inputs * size, out = first * all.map.outputs * size;
   Alone part = all;
   part.stream = {(const char *)all.stream.x + in, all.stream.y, rows, all.stream.kind, threads};
   for (void **to : {&part.stream.y, &part.normed}) *to = *to == nullptr ? nullptr : (char *)*to + out;
@@ -247,21 +248,25 @@ static Alone part_of(const Alone &all, long first, long rows, int threads) {
   return part;
 }
 
-constexpr long TOGETHER = 1024;  // rows of all threads: panels that they make pay for so many, which are still near
-constexpr long APART = 64;       // rows of one thread: what becomes of them stays with it until its norm is taken
+constexpr long ROWS_OF_ALL = 1024;  // threads together: panels that they make pay for so many, which are still near
+constexpr long ROWS_OF_ONE = 64;    // thread: what becomes of them stays with it until its norm is taken
 
 extern "C" void qkv_map(const Alone *all) {
   const long rows = all->stream.rows, threads = all->stream.threads;
-  const bool apart = all->map.plain == nullptr && rows >= APART / 2 * threads;
-  const long most = apart ? APART * threads : TOGETHER, turns = (rows + most - 1) / most * (apart ? threads : 1);
-  const long fair = turns == 0 ? 1 : ((rows + turns - 1) / turns + MOST_ROWS - 1) / MOST_ROWS * MOST_ROWS;
-  const auto done = [&](long first, int by) { map_alone(part_of(*all, first, rows - first < fair ? rows - first : fair, by)); };
-  if (!apart) {
-    for (long first = 0; first < rows; first += fair) done(first, threads);
+  if (rows == 0) return;
+  const bool alone = all->map.plain == nullptr && rows >= ROWS_OF_ONE / 2 * threads;  // whether each thread has its rows
+  const long most = alone ? ROWS_OF_ONE * threads : ROWS_OF_ALL;
+  const long parts = (rows + most - 1) / most * (alone ? threads : 1);
+  const long fair = ((rows + parts - 1) / parts + MOST_ROWS - 1) / MOST_ROWS * MOST_ROWS;
+  const auto map_part = [&](long first, int by) {
+    map_alone(part_of(*all, first, rows - first < fair ? rows - first : fair, by));
+  };
+  if (!alone) {  // in no parallel region, not even of one thread: inside of that, threads would be started anew
+    for (long first = 0; first < rows; first += fair) map_part(first, threads);
     return;
   }
 #pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
-  for (long first = 0; first < rows; first += fair) done(first, 1);
+  for (long first = 0; first < rows; first += fair) map_part(first, 1);
 }
 
 // activation(x W₁ + b₁) W₂ + b₂, or (activation(x W_gate) ⊙ x W_value) W₂ where the first map has both side by side.

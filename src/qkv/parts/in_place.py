@@ -26,8 +26,8 @@ from qkv.parts.attention.attention import Attention
 from qkv.parts.attention.visibility import Tokens
 from qkv.parts.block import Block
 from qkv.parts.context import Context
-from qkv.parts.cpu_maps import STREAMS, PackedModule, own_map, without_asking
-from qkv.parts.cpu_steps import MULTIPLE, PlainMap, RowNorm, add_rows
+from qkv.parts.cpu_maps import STREAMS, PackedModule, is_own, own_map, without_asking
+from qkv.parts.cpu_steps import MULTIPLE, RowNorm, add_rows
 from qkv.parts.feedforward import MLP, GatedMLP
 from qkv.parts.linear import JoinedLinear
 from qkv.parts.norm import LayerNorm, RMSNorm, numbers_of
@@ -51,6 +51,7 @@ class Step(NamedTuple):
 class Plan(NamedTuple):
     steps: list[Step]
     before: bool  # whether norms come before their mixers
+    own: bool  # whether our own program for CPUs does what comes behind the mixers
 
 
 def only_answers(x: Tensor, ctx: Context) -> bool:
@@ -87,15 +88,10 @@ def plan_of(blocks: Iterable[nn.Module], x: Tensor) -> Plan | None:
             wirings.add(type(wired))
     if len(wirings) != 1:
         return None
-    plan = Plan(steps, before=wirings == {PreNorm})
-    packed = any(isinstance(step.last, PackedModule) for step in steps)
-    return None if packed and not is_one_call_each(plan, x) else plan
-
-
-def is_one_call_each(plan: Plan, x: Tensor) -> bool:
-    """Whether our own program for CPUs does what comes behind the mixers."""
     served = x.device.type == "cpu" and pays(x) and x.shape[-1] % MULTIPLE == 0
-    return served and all(own_map(step.last, x) is not None for step in plan.steps)
+    own = served and all(is_own(step.last, x) for step in steps)
+    packed = any(isinstance(step.last, PackedModule) for step in steps)  # which nothing else can add
+    return None if packed and not own else Plan(steps, wirings == {PreNorm}, own)
 
 
 def in_place(plan: Plan, last_norm: nn.Module | None, x: Tensor, ctx: Context, wanted: int | None = None) -> Tensor:
@@ -105,7 +101,7 @@ def in_place(plan: Plan, last_norm: nn.Module | None, x: Tensor, ctx: Context, w
     """
     stream = x.clone(memory_format=torch.contiguous_format)
     few = None if wanted is None else _last_attention(plan.steps, ctx)
-    if is_one_call_each(plan, x):
+    if plan.own:
         with without_asking():
             return _by_one_call_each(plan, last_norm, stream, ctx, few, wanted)
     if plan.before:
@@ -119,21 +115,21 @@ def _by_one_call_each(
     plan: Plan, last_norm: nn.Module | None, stream: Tensor, ctx: Context, few: Step | None, wanted: int | None
 ) -> Tensor:
     """The same on a CPU, where a norm is taken of sums as they are made: of this step's, or for the step behind it."""
-    steps, known = plan.steps, norm_is_known(last_norm, stream)
-    norms: list[Any] = [step.norm for step in steps]
-    if plan.before:
-        norms = [*norms[1:], last_norm if known else None]
-    read = steps[0].norm(stream, ctx) if plan.before else stream
-    for step, norm in zip(steps, norms, strict=True):
+    steps = plan.steps
+    if not plan.before:
+        for step in steps:
+            hidden, stream = _hidden(stream, step, stream, ctx, wanted if step is few else None)
+            add_rows(own_map(step.last), hidden, stream, None, _row_norm(step.norm), stream)
+        return stream if last_norm is None else last_norm(stream, ctx)
+    read = steps[0].norm(stream, ctx)
+    last = last_norm if norm_is_known(last_norm, stream) else None
+    for step, norm in zip(steps, [*(step.norm for step in steps[1:]), last], strict=True):
         hidden, stream = _hidden(stream, step, read, ctx, wanted if step is few else None)
-        if step is few or not plan.before:
-            read = torch.empty_like(stream) if plan.before else stream
-        ours = own_map(step.last, hidden) or PlainMap(step.last.weight, step.last.bias)  # few rows, at the very end
-        behind = None if norm is None else _row_norm(norm)
-        sums = stream if plan.before and (norm is not last_norm or norm is None) else None
-        add_rows(ours, hidden, stream, sums, behind, None if norm is None else read)
-    if plan.before:
-        return read if known else stream if last_norm is None else last_norm(stream, ctx)
+        if step is few:
+            read = torch.empty_like(stream)
+        add_rows(own_map(step.last), hidden, stream, stream, None if norm is None else _row_norm(norm), read)
+    if last is not None:
+        return read
     return stream if last_norm is None else last_norm(stream, ctx)
 
 
