@@ -259,7 +259,7 @@ def test_short_streams_are_not_served() -> None:
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """On a CPU any stream is served by our own program; the list has the rows of its sums."""
+    """On a CPU any stream is served by our own program; the list has the rows of each step it ends."""
     if not cpu_steps.takes_many(torch.empty(1, 16)):
         pytest.skip("needs a compiler and wide registers")
     monkeypatch.setattr(cpu_maps, "mkl_is_slow", lambda: True)
@@ -267,11 +267,16 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         monkeypatch.setattr(module, name, 1)
     found: list[int] = []
 
-    def noted(*given: Any) -> None:
+    def add_rows(*given: Any) -> None:
         found.append(given[1].numel() // given[1].shape[-1])
         cpu_steps.add_rows(*given)
 
-    monkeypatch.setattr(places, "add_rows", noted)
+    def do_steps(steps: Any, x: Tensor, y: Tensor) -> None:
+        found.extend([x.numel() // x.shape[-1]] * len(steps))
+        cpu_steps.do_steps(steps, x, y)
+
+    monkeypatch.setattr(places, "add_rows", add_rows)
+    monkeypatch.setattr(places, "do_steps", do_steps)
     return found
 
 
@@ -302,9 +307,10 @@ def test_on_a_cpu_sums_and_norms_are_one_call(
         found = stack(x, ctx)
         assert calls == [21] * 6
         calls.clear()
-        monkeypatch.setattr(stacks, "pays", lambda x: False)
-        expected = stack(x, ctx)
-        monkeypatch.setattr(stacks, "pays", pays)
+        with monkeypatch.context() as ordinary:
+            for name in ("pays", "is_packed"):
+                ordinary.setattr(stacks, name, lambda _: False)
+            expected = stack(x, ctx)
         assert calls == []
         if precision == "bfloat16":  # the ordinary way rounds more often
             near = stack.float()(x.float(), ctx)

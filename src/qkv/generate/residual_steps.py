@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from ctypes import addressof, byref, c_int, c_void_p
-from typing import Any, ClassVar, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,25 +18,27 @@ from torch import Tensor, nn
 from qkv.generate.straight import StraightAttention, StraightMLP
 from qkv.generate.straight_memory import StraightCrossAttention, StraightPostNorm, StraightRMSNorm
 from qkv.generate.turns import turns_of
-from qkv.parts import cpu
 from qkv.parts.attention.attention import Attention, CrossAttention, MultiHead
 from qkv.parts.attention.cache import PreallocatedCache
 from qkv.parts.attention.visibility import Causal, Everything, NotPadding, Tokens
 from qkv.parts.context import Context
 from qkv.parts.cpu_steps import (
     ACTIVATIONS,
+    ATTENDS,
+    FEED_FORWARD,
     MULTIPLE,
+    REMEMBERS,
     AttentionNumbers,
     FeedForwardNumbers,
     HeadNumbers,
     KeptNumbers,
     MemoryNumbers,
     NormNumbers,
+    OneStep,
     PackedMap,
-    StepsNumbers,
     copied,
+    do_steps,
     most_rows,
-    stream,
 )
 from qkv.parts.feedforward import MLP, GatedMLP, programmed_name
 from qkv.parts.norm import LayerNorm, RMSNorm, numbers_of
@@ -51,7 +52,6 @@ WIDEST_HEAD = 512
 class ResidualStep(nn.Module, ABC):
     """after(x + mixer(before(x))), of which one norm is absent: a step that one call of the program does."""
 
-    number: ClassVar[int]  # of its kind, as the program counts them
     template: Any  # what is the same at every call
 
     def __init__(self, whole: nn.Module, norm: NormNumbers, held: list[Tensor]) -> None:
@@ -64,32 +64,21 @@ class ResidualStep(nn.Module, ABC):
 
     def forward(self, x: Tensor, ctx: Context) -> Tensor:
         step = self.told(x, ctx) if _is_stream(x) else None
-        return self.whole(x, ctx) if step is None else done([self], [step], x)
+        return self.whole(x, ctx) if step is None else done([step], x)
 
     @abstractmethod
-    def told(self, x: Tensor, ctx: Context) -> Told | None:
+    def told(self, x: Tensor, ctx: Context) -> OneStep | None:
         """What the program is told of this step, but for the stream, which x is; None: it is not the usual one."""
 
 
-class Told(NamedTuple):
-    numbers: Any
-    held: tuple[Tensor | None, ...] = ()  # what they point to
-
-
-def done(steps: Sequence[ResidualStep], told: Sequence[Told], x: Tensor) -> Tensor:
-    """What becomes of the stream after these steps, in one call."""
-    y, many = torch.empty_like(x), len(steps)
-    kinds = (c_int * many)(*[step.number for step in steps])
-    places = (c_void_p * many)(*[addressof(each.numbers) for each in told])
-    library = cpu.library()
-    assert library is not None
-    library.qkv_steps(byref(StepsNumbers(stream(x, y), many, addressof(kinds), addressof(places))))
+def done(steps: Sequence[OneStep], x: Tensor) -> Tensor:
+    """What becomes of the stream after these steps."""
+    y = torch.empty_like(x)
+    do_steps(steps, x, y)
     return y
 
 
 class FeedForwardStep(ResidualStep):
-    number = 0
-
     def __init__(self, whole: nn.Module, norm: NormNumbers, held: list[Tensor], mixer: Any, maps: Maps) -> None:
         super().__init__(whole, norm, held)
         inner, outer = maps
@@ -102,14 +91,12 @@ class FeedForwardStep(ResidualStep):
         )  # fmt: skip
         self.template, self._maps = template, maps
 
-    def told(self, x: Tensor, ctx: Context) -> Told:
-        return Told(copied(self.template))
+    def told(self, x: Tensor, ctx: Context) -> OneStep:
+        return OneStep(FEED_FORWARD, copied(self.template))
 
 
 class AttentionStep(ResidualStep):
     """A token that sees all that stands before it, but padding."""
-
-    number = 1
 
     def __init__(self, whole: nn.Module, norm: NormNumbers, held: list[Tensor], mixer: Attention, maps: Maps) -> None:
         super().__init__(whole, norm, held)
@@ -123,7 +110,7 @@ class AttentionStep(ResidualStep):
 
     _turns: tuple[Tensor, ...]
 
-    def told(self, x: Tensor, ctx: Context) -> Told | None:
+    def told(self, x: Tensor, ctx: Context) -> OneStep | None:
         cache, told = ctx.cache, ctx.visibility
         usual = x.shape[1] == 1 and type(cache) is PreallocatedCache and isinstance(told, NotPadding | Everything)
         rooms = cache.room(self.mixer) if usual and _unwatched(ctx) else None  # type: ignore[union-attr]
@@ -146,7 +133,7 @@ class AttentionStep(ResidualStep):
             cos, sin, partner = self._turned(self._rotary, max(cache.capacity, ctx.longest()))
             step.cos, step.sin, step.partner = cos.data_ptr(), sin.data_ptr(), partner.data_ptr()
             step.positions = positions.data_ptr()
-        return Told(step, (documents, bias, positions))
+        return OneStep(ATTENDS, step, (documents, bias, positions))
 
     def _turned(self, rotary: Rotary, positions: int) -> tuple[Tensor, ...]:
         """The tables of so many positions at least."""
@@ -157,8 +144,6 @@ class AttentionStep(ResidualStep):
 
 class MemoryStep(ResidualStep):
     """A token that sees all of a memory, but padding."""
-
-    number = 2
 
     def __init__(
         self, whole: nn.Module, norm: NormNumbers, held: list[Tensor], mixer: CrossAttention, maps: Maps
@@ -171,7 +156,7 @@ class MemoryStep(ResidualStep):
         )  # fmt: skip
         self.template, self._maps = template, maps
 
-    def told(self, x: Tensor, ctx: Context) -> Told | None:
+    def told(self, x: Tensor, ctx: Context) -> OneStep | None:
         rows, slots, _ = x.shape
         usual = slots == 1 and ctx.memory is not None and ctx.cache is not None
         told = isinstance(ctx.visibility, NotPadding | Everything) and ctx.memory_position_vectors is None
@@ -187,7 +172,7 @@ class MemoryStep(ResidualStep):
         documents = None if tokens is None or isinstance(ctx.visibility, Everything) else tokens.documents
         documents = _numbers(documents)  # [m k]
         step.kept, step.beams = _kept((k, v), k.shape[2], documents), rows // len(k)
-        return Told(step, (k, v, documents))
+        return OneStep(REMEMBERS, step, (k, v, documents))
 
     def _in_one_piece(self, ctx: Context) -> tuple[Tensor, Tensor]:
         k, v = self.mixer.read_memory(ctx)
@@ -212,7 +197,7 @@ class StepsOfStack(nn.Module):
             told.append(one)
         if self._norm is not None:
             told[-1].numbers.after = self._norm
-        return done(self._steps, told, x)
+        return done(told, x)
 
 
 def steps_of_stack(stack: nn.Module) -> nn.Module | None:

@@ -100,8 +100,9 @@ static inline void of_panel(const Map &map, const uint32_t *w, const Inputs &x, 
     for (int r = 0; r < ROWS; r++) done.comes(first + r, panel * PANEL);
   const uint32_t *given = x.cells + first * row;
   typename Of::Sum total[ROWS][PARTS] = {};
-  for (long begin = 0; begin < row; begin += BLOCK) {
-    const long end = begin + BLOCK < row ? begin + BLOCK : row;
+  const long block = Of::WHOLE ? row : BLOCK;  // whole numbers are added up without a loss
+  for (long begin = 0; begin < row; begin += block) {
+    const long end = begin + block < row ? begin + block : row;
     typename Of::Sum sum[APART][ROWS][PARTS] = {};
     for (long i = begin; i < end; i += APART)
 #pragma GCC unroll 8
@@ -127,6 +128,7 @@ static inline void of_panel(const Map &map, const uint32_t *w, const Inputs &x, 
       for (int a = 0; a < APART; a++)
 #pragma GCC unroll 8
         for (int p = 0; p < PARTS; p++) total[r][p] += sum[a][r][p];
+    if (Of::WHOLE) break;
   }
   for (int r = 0; r < ROWS; r++)
     for (int p = 0; p < PARTS; p++) {
@@ -194,7 +196,7 @@ static inline void into_bytes(const float *x, long width, uint8_t *bytes, float 
     const Floats v = loaded<Floats>(x + i);
     low = v < low ? v : low;
     high = v > high ? v : high;
-    odd += v - v;
+    odd += v * 0.0f;
   }
   const float lowest = -largest_of(-low), finest = 1.17549435e-38f;
   step = (largest_of(high) - lowest) / 255;
@@ -202,10 +204,15 @@ static inline void into_bytes(const float *x, long width, uint8_t *bytes, float 
   zero = whole(all(-lowest / step))[0];
   const float of_one = 1 / step;
   for (long i = 0; i < width; i += LANES) {
+#if defined(__AVX512F__)
+    const Ints steps = (Ints)_mm512_cvtps_epi32((__m512)(loaded<Floats>(x + i) * of_one)) + (int)zero;
+    store(bytes + i, _mm512_cvtusepi32_epi8((__m512i)(steps < 0 ? Ints{} : steps)));
+#else
     Floats steps = whole(loaded<Floats>(x + i) * of_one) + zero;
     steps = steps < 0.0f ? Floats{} : steps;
     steps = steps > 255.0f ? all(255.0f) : steps;
     store(bytes + i, __builtin_convertvector(__builtin_convertvector(steps, Ints), Bytes));
+#endif
   }
   step += sum_of(odd);  // 0, or no number where one of them was none or without end: so are the answers
 }

@@ -63,12 +63,27 @@ class PackedModule(nn.Module):
     scale = 1.0  # of its input
 
 
+class PackedJoined(nn.Module):
+    """Several maps of one input, side by side in a packed one."""
+
+    together: PackedModule
+
+
+def packed_map(module: nn.Module) -> cpu_steps.PackedMap | None:
+    """The map that a module is and nothing else, in the order in which our own program reads it, where that is had."""
+    if isinstance(module, PackedJoined) and is_itself(module):
+        module = module.together
+    if isinstance(module, PackedModule) and is_itself(module) and module.scale == 1.0:
+        return module.map
+    return None
+
+
 def is_own(linear: nn.Module, x: Tensor) -> bool:
     """Whether our own program is the quickest for this map of rows like x: it may then do more than the map."""
     if x.device.type != "cpu" or x.dtype not in STREAMS or not is_itself(linear):
         return False
     if isinstance(linear, PackedModule):
-        return linear.map is not None and linear.scale == 1.0
+        return packed_map(linear) is not None
     return type(linear) is nn.Linear and fit(x, linear.weight) and is_ours(x, linear.weight) and mkl_is_slow()
 
 

@@ -3,6 +3,7 @@
 
 #pragma once
 
+#include "cpu_maps.h"
 #include "cpu_room.h"
 #include "cpu_vectors.h"
 
@@ -16,15 +17,17 @@ constexpr int TALL = 4;
 #endif
 constexpr int WIDE = 2 * LANES;
 
-// sums [TALL, WIDE] of x [TALL, deep] by w [deep, WIDE]; rows of both lie so far apart.
-static inline void multiply(const float *x, long x_apart, const float *w, long w_apart, long deep, Floats (&sums)[TALL][2]) {
+// sums [TALL, WIDE] of x [TALL, deep] by w [deep, WIDE], in cells; rows of both lie so far apart.
+template <class Of>
+static inline void multiply(const uint32_t *x, long x_apart, const uint32_t *w, long w_apart, long deep,
+                            Floats (&sums)[TALL][2]) {
   for (int r = 0; r < TALL; r++) sums[r][0] = sums[r][1] = Floats{};
   for (long i = 0; i < deep; i++) {
-    const Floats first = loaded<Floats>(w + i * w_apart), second = loaded<Floats>(w + i * w_apart + LANES);
+    const Cells first = loaded<Cells>(w + i * w_apart), second = loaded<Cells>(w + i * w_apart + LANES);
 #pragma GCC unroll 8
     for (int r = 0; r < TALL; r++) {
-      const Floats one = everywhere(x + r * x_apart + i);
-      sums[r][0] += one * first, sums[r][1] += one * second;
+      const Cells one = everywhere(x + r * x_apart + i);
+      sums[r][0] = Of::plus(sums[r][0], first, one), sums[r][1] = Of::plus(sums[r][1], second, one);
     }
   }
 }
@@ -63,100 +66,187 @@ struct OneRow {
   }
 };
 
-// The weights of one query: from scores [keys] to exponentials, 0 where a key is hidden. Given back is one over their sum.
+// How numbers stand in the cells that are multiplied: one in a cell, or two where the processor multiplies such pairs.
+struct OneEach {
+  typedef Single Precision;
+  typedef OfSingle Of;
+  static constexpr int NUMBERS = 1;
+};
+
+struct Pairs {
+  typedef BFloat16 Precision;
+  typedef OfBFloat16 Of;
+  static constexpr int NUMBERS = 2;
+};
+
+#if defined(__AVX512BF16__)
+typedef Pairs PairsIfQuick;
+#else
+typedef OneEach PairsIfQuick;
+#endif
+
+// In which precision things stand: what is given, queries and keys as they are multiplied, weights and values, answers.
+struct AllSingle {
+  typedef Single Given, Answer;
+  typedef OneEach Keys, Values;
+};
+
+// What is given is multiplied without a loss; weights are rounded nowhere, and an answer once.
+struct AllBFloat16 {
+  typedef BFloat16 Given, Answer;
+  typedef PairsIfQuick Keys;
+  typedef OneEach Values;
+};
+
+// Weights and values as coarse as keys: for what comes out of maps in 8 bits, and goes into one.
+struct AmongBytes {
+  typedef BFloat16 Given;
+  typedef Single Answer;
+  typedef PairsIfQuick Keys, Values;
+};
+
+// The weights of one query: from scores [keys] to exponentials, 0 where a key is hidden, in the same place. Given back is
+// one over their sum.
+template <class Kept>
 static inline float weigh(const WholeRows &of, const OneRow &row, long query, long padded, float *scores) {
+  typedef typename Kept::Precision Precision;
+  typename Precision::Number *weights = (typename Precision::Number *)scores;
   const int64_t *documents = of.documents == nullptr ? nullptr : of.documents + row.held * of.keys;
   const long seen = of.causal && query + 1 < row.keys ? query + 1 : row.keys;
-  for (long i = seen; i < padded; i++) scores[i] = -INFINITY;
+  const float hidden = of.scale < 0 ? INFINITY : -INFINITY;
+  for (long i = seen; i < padded; i++) scores[i] = hidden;
   if (documents != nullptr)
-    for (long i = 0; i < seen; i++) scores[i] = documents[i] == 0 ? -INFINITY : scores[i];
-  Floats high = all(-INFINITY), odd = {};
-  for (long i = 0; i < padded; i += LANES) {
-    const Floats v = loaded<Floats>(scores + i);
-    high = larger(v, high);
-    odd += v != v ? v : Floats{};
-  }
-  const float largest = largest_of(high) + sum_of(odd);  // no number where one of them was none
-  if (largest == -INFINITY) {  // a query that sees nothing reads nothing
+    for (long i = 0; i < seen; i++) scores[i] = documents[i] == 0 ? hidden : scores[i];
+  Floats high = all(-INFINITY);
+  for (long i = 0; i < padded; i += LANES) high = larger(loaded<Floats>(scores + i) * of.scale, high);
+  const float largest = largest_of(high);
+  bool odd = false;  // whether one is no number: beside others its exponential tells of it
+  if (largest == -INFINITY)
+    for (long i = 0; i < seen; i++) odd = odd || scores[i] != scores[i];
+  if (largest == -INFINITY && !odd) {  // a query that sees nothing reads nothing
     std::memset(scores, 0, 4 * padded);
     return 0;
   }
   Floats total = {};
   for (long i = 0; i < padded; i += LANES) {
-    const Floats weights = exponential(loaded<Floats>(scores + i) - largest);
-    store(scores + i, weights);
-    total += weights;
+    const Floats each = exponential(loaded<Floats>(scores + i) * of.scale - largest);
+    Precision::write(weights + i, each);
+    total += each;
   }
   return 1 / sum_of(total);
 }
 
-// Rows of numbers as columns [width, padded]: LANES of them at a time; behind the last are zeros.
-template <class Precision>
-static inline void columns(const typename Precision::Number *from, long apart, long rows, long width, float *to, long padded) {
+// Rows of numbers as columns of cells [width / numbers of a cell, padded]: LANES of them at a time; behind the last are
+// zeros.
+template <class Given, class Kept>
+static inline void columns(const typename Given::Number *from, long apart, long rows, long width, uint32_t *to, long padded) {
+  typedef typename Kept::Precision Precision;
+  constexpr long EACH = LANES * Kept::NUMBERS;  // numbers that stand in LANES cells
   for (long s = 0; s < padded; s += LANES)
-    for (long i = 0; i < width; i += LANES) {
-      float block[LANES * LANES];
+    for (long i = 0; i < width; i += EACH) {
+      alignas(64) typename Precision::Number block[LANES * EACH];
       for (long r = 0; r < LANES && s + r < rows; r++)
-        store(block + r * LANES, Precision::read(from + (s + r) * apart + i));
-      transpose(block, LANES, rows - s, to + i * padded + s, padded);
+        for (long n = 0; n < EACH; n += LANES)
+          Precision::write(block + r * EACH + n, Given::read(from + (s + r) * apart + i + n));
+      transpose((const float *)block, LANES, rows - s, (float *)to + i / Kept::NUMBERS * padded + s, padded);
     }
 }
 
-template <class Precision> static void whole_rows(const WholeRows *of) {
-  typedef typename Precision::Number Number;
-  const long width = of->width, most = (of->keys + WIDE - 1) / WIDE * WIDE;
-  const long each = 2 * most * width + TALL * most + TALL * width;
-  Room room(of->threads * each);
-#pragma omp parallel num_threads(of->threads)
-  {
-    float *keys = room.next + omp_get_thread_num() * each, *values = keys + most * width;  // [width, padded], [padded, width]
-    float *scores = values + most * width, *q = scores + TALL * most;                     // [TALL, padded], [TALL, width]
-    const Number *known = nullptr;  // the head whose keys are there
-#pragma omp for schedule(dynamic, 1)
-    for (long task = 0; task < of->rows * of->heads; task++) {
-      const OneRow row(*of, task / of->heads);
-      const long head = task % of->heads, group = head / (of->heads / of->groups);
-      const long padded = (row.keys + WIDE - 1) / WIDE * WIDE;
-      if (known != of->k.at<Number>(row.held, group, row.first)) {
-        known = of->k.at<Number>(row.held, group, row.first);
-        columns<Precision>(known, of->k.slot, row.keys, width, keys, padded);
-        const Number *from = of->v.at<Number>(row.held, group, row.first);
-        for (long s = 0; s < padded; s++)
-          for (long i = 0; i < width; i += LANES)
-            store(values + s * width + i, s < row.keys ? Precision::read(from + s * of->v.slot + i) : Floats{});
+// LANES numbers of neighbouring rows in cells: of one row, or of two that stand beside each other.
+static inline Cells in_cells(OneEach, const Floats (&rows)[1]) { return (Cells)rows[0]; }
+
+static inline Cells in_cells(Pairs, const Floats (&rows)[2]) {  // whose numbers are of bfloat16 already
+  return ((Cells)rows[0] >> 16) | (Cells)rows[1];
+}
+
+// Rows of numbers as they are, [padded / numbers of a cell, width]; behind the last are zeros.
+template <class Given, class Kept>
+static inline void stacked(const typename Given::Number *from, long apart, long rows, long width, uint32_t *to, long padded) {
+  for (long s = 0; s < padded; s += Kept::NUMBERS)
+    for (long i = 0; i < width; i += LANES) {
+      Floats numbers[Kept::NUMBERS];
+      for (int n = 0; n < Kept::NUMBERS; n++)
+        numbers[n] = s + n < rows ? Given::read(from + (s + n) * apart + i) : Floats{};
+      store(to + s / Kept::NUMBERS * width + i, in_cells(Kept{}, numbers));
+    }
+}
+
+// What a thread holds of the head that it reads, in cells.
+struct HeldHead {
+  uint32_t *keys, *values;  // of `padded` slots
+  float *scores;            // [TALL, padded]
+  uint32_t *q;              // [TALL, width]
+  const void *known;        // the keys that are there
+
+  static long padded(long keys) { return (keys + WIDE - 1) / WIDE * WIDE; }
+  static long numbers(long most, long width) { return 2 * padded(most) * width + TALL * padded(most) + TALL * width; }
+
+  HeldHead(float *room, long most, long width) {
+    keys = (uint32_t *)room, values = keys + padded(most) * width;
+    scores = (float *)values + padded(most) * width, q = (uint32_t *)scores + TALL * padded(most);
+    known = nullptr;
+  }
+};
+
+// What all queries of one head of a row read.
+template <class Kinds> static inline void read_head(const WholeRows &of, const OneRow &row, long head, HeldHead &held) {
+  typedef typename Kinds::Given Given;
+  typedef typename Kinds::Answer::Number Answer;
+  typedef typename Given::Number Number;
+  typedef typename Kinds::Keys Keys;
+  typedef typename Kinds::Values Values;
+  typedef typename Keys::Precision::Number Query;
+  const long width = of.width, group = head / (of.heads / of.groups), padded = HeldHead::padded(row.keys);
+  const long deep = width / Keys::NUMBERS;
+  const Number *keys = of.k.at<Number>(row.held, group, row.first);
+  if (held.known != keys) {
+    held.known = keys;
+    columns<Given, Keys>(keys, of.k.slot, row.keys, width, held.keys, padded);
+    stacked<Given, Values>(of.v.at<Number>(row.held, group, row.first), of.v.slot, row.keys, width, held.values, padded);
+  }
+  for (long first = 0; first < row.queries; first += TALL) {
+    const long many = row.queries - first < TALL ? row.queries - first : TALL;
+    for (long r = 0; r < TALL; r++)
+      for (long i = 0; i < width; i += LANES) {
+        const Number *from = of.q.at<Number>(row.held, head, row.first + first + r) + i;
+        Keys::Precision::write((Query *)held.q + r * width + i, r < many ? Given::read(from) : Floats{});
       }
-      for (long first = 0; first < row.queries; first += TALL) {
-        const long many = row.queries - first < TALL ? row.queries - first : TALL;
-        for (long r = 0; r < TALL; r++)
-          for (long i = 0; i < width; i += LANES) {
-            const Number *from = of->q.at<Number>(row.held, head, row.first + first + r) + i;
-            store(q + r * width + i, r < many ? Precision::read(from) * of->scale : Floats{});
-          }
-        const long last = of->causal && first + many < row.keys ? first + many : row.keys;  // beyond, nobody sees a key
-        const long seen = (last + WIDE - 1) / WIDE * WIDE;
-        Floats sums[TALL][2];
-        for (long s = 0; s < seen; s += WIDE) {
-          multiply(q, width, keys + s, padded, width, sums);
-          for (int r = 0; r < TALL; r++)
-            for (int h = 0; h < 2; h++) store(scores + r * padded + s + h * LANES, sums[r][h]);
+    const long last = of.causal && first + many < row.keys ? first + many : row.keys;  // beyond, nobody sees a key
+    const long seen = HeldHead::padded(last);
+    Floats sums[TALL][2];
+    for (long s = 0; s < seen; s += WIDE) {
+      multiply<typename Keys::Of>(held.q, deep, held.keys + s, padded, deep, sums);
+      for (int r = 0; r < TALL; r++)
+        for (int h = 0; h < 2; h++) store(held.scores + r * padded + s + h * LANES, sums[r][h]);
+    }
+    float shares[TALL];
+    for (long r = 0; r < many; r++) shares[r] = weigh<Values>(of, row, first + r, seen, held.scores + r * padded);
+    for (long i = 0; i < width; i += WIDE) {
+      const long cells = (last + Values::NUMBERS - 1) / Values::NUMBERS;
+      multiply<typename Values::Of>((const uint32_t *)held.scores, padded, held.values + i, width, cells, sums);
+      for (long r = 0; r < many; r++)
+        for (int h = 0; h < 2; h++) {
+          const long slot = row.held * of.queries + row.first + first + r;
+          Answer *to = (Answer *)of.o + (slot * of.heads + head) * width + i + h * LANES;
+          Kinds::Answer::write(to, sums[r][h] * shares[r]);
         }
-        float shares[TALL];
-        for (long r = 0; r < many; r++) shares[r] = weigh(*of, row, first + r, seen, scores + r * padded);
-        for (long i = 0; i < width; i += WIDE) {
-          multiply(scores, padded, values + i, width, last, sums);
-          for (long r = 0; r < many; r++)
-            for (int h = 0; h < 2; h++) {
-              const long slot = row.held * of->queries + row.first + first + r;
-              Number *to = (Number *)of->o + (slot * of->heads + head) * width + i + h * LANES;
-              Precision::write(to, sums[r][h] * shares[r]);
-            }
-        }
-      }
     }
   }
 }
 
+template <class Kinds> static void whole_rows(const WholeRows *of) {
+  const long each = HeldHead::numbers(of->keys, of->width);
+  Room room(of->threads * each);
+#pragma omp parallel num_threads(of->threads)
+  {
+    HeldHead held(room.next + omp_get_thread_num() * each, of->keys, of->width);
+#pragma omp for schedule(dynamic, 1)
+    for (long task = 0; task < of->rows * of->heads; task++)
+      read_head<Kinds>(*of, OneRow(*of, task / of->heads), task % of->heads, held);
+  }
+}
+
 extern "C" void qkv_whole_rows(const WholeRows *of) {
-  if (of->kind == SINGLE) whole_rows<Single>(of);
-  else whole_rows<BFloat16>(of);
+  if (of->kind == SINGLE) whole_rows<AllSingle>(of);
+  else whole_rows<AllBFloat16>(of);
 }

@@ -14,16 +14,16 @@ enum Activation { NONE, GELU, GELU_TANH, GELU_QUICK, SILU, RELU };  // as Python
 static inline Floats activated(int activation, Floats x) {
   switch (activation) {
     case GELU: {  // max(x, 0) - a P(a), for P, the share of a normal distribution beyond a = |x|: 5e-8 off at most
-      const Floats a = x < 0.0f ? -x : x, near = a > 6.0f ? all(6.0f) : a;
-      Floats p = near * -1.1717290e-06f + 1.7386812e-05f;
-      p = p * near - 7.934139e-05f;
-      p = p * near - 0.00022411878f;
-      p = p * near + 0.0050831074f;
-      p = p * near - 0.036538694f;
-      p = p * near - 0.31823456f;
-      p = p * near - 0.7978978f;
-      p = p * near - 0.6931464f;
-      return (x < 0.0f ? Floats{} : x) - near * exponential(p);
+      const Floats near = at_most(6.0f, magnitude(x));
+      Floats p = near * -1.69044762e-06f + 2.50838674e-05f;  // log₂ P
+      p = p * near - 0.00011446543f;
+      p = p * near - 0.000323335052f;
+      p = p * near + 0.00733337384f;
+      p = p * near - 0.0527141926f;
+      p = p * near - 0.459115422f;
+      p = p * near - 1.1511232f;
+      p = p * near - 0.999998874f;
+      return at_least(0.0f, x) - near * power_of_two(p);
     }
     case GELU_TANH:  // x σ(2u), for tanh u = 2 σ(2u) - 1
       return x / (1.0f + exponential((x + 0.044715f * x * x * x) * -1.5957691216f));
@@ -32,7 +32,7 @@ static inline Floats activated(int activation, Floats x) {
     case SILU:
       return x / (1.0f + exponential(-x));
     case RELU:
-      return x < 0.0f ? Floats{} : x;
+      return at_least(0.0f, x);
     default:
       return x;
   }
@@ -154,9 +154,11 @@ static inline void begin(const Stream &stream, const Norm &before, const Map &ma
   }
 }
 
+template <class Precision = Single>
 static inline void make(const Map &map, long rows, const Places &places, int activation) {
-  map_rows(map, places.cells, rows, outputs(places.made, map.outputs, [&](float *to, Floats v, long left) {
-    write_until<Single>(to, activated(activation, v), left);
+  typedef typename Precision::Number Number;
+  map_rows(map, places.cells, rows, outputs((Number *)places.made, map.outputs, [&](Number *to, Floats v, long left) {
+    write_until<Precision>(to, activated(activation, v), left);
   }));
 }
 
@@ -251,13 +253,17 @@ static Alone part_of(const Alone &all, long first, long rows, int threads) {
 constexpr long ROWS_OF_ALL = 1024;  // threads together: panels that they make pay for so many, which are still near
 constexpr long ROWS_OF_ONE = 64;    // thread: what becomes of them stays with it until its norm is taken
 
+// Rows in parts of at most so many each for so many at once, as large as each other.
+static long fair_share(long rows, long most, long at_once) {
+  const long parts = (rows + most * at_once - 1) / (most * at_once) * at_once;
+  return ((rows + parts - 1) / parts + MOST_ROWS - 1) / MOST_ROWS * MOST_ROWS;
+}
+
 extern "C" void qkv_map(const Alone *all) {
   const long rows = all->stream.rows, threads = all->stream.threads;
   if (rows == 0) return;
   const bool alone = all->map.plain == nullptr && rows >= ROWS_OF_ONE / 2 * threads;  // whether each thread has its rows
-  const long most = alone ? ROWS_OF_ONE * threads : ROWS_OF_ALL;
-  const long parts = (rows + most - 1) / most * (alone ? threads : 1);
-  const long fair = ((rows + parts - 1) / parts + MOST_ROWS - 1) / MOST_ROWS * MOST_ROWS;
+  const long fair = alone ? fair_share(rows, ROWS_OF_ONE, threads) : fair_share(rows, ROWS_OF_ALL, 1);
   const auto map_part = [&](long first, int by) {
     map_alone(part_of(*all, first, rows - first < fair ? rows - first : fair, by));
   };
@@ -277,7 +283,7 @@ struct FeedForward {
   int activation, gated;
 };
 
-static void do_step(const FeedForward *step) {
+static void do_together(const FeedForward *step) {
   const Map &inner = step->inner, &outer = step->outer;
   const Stream &stream = step->stream;
   const long rows = stream.rows, hidden = outer.inputs;
@@ -296,6 +302,28 @@ static void do_step(const FeedForward *step) {
       into_cells(outer, made, places.cells, row);
     }
     end(stream, outer, step->after, places);
+  }
+}
+
+// Some rows of a stream `width` wide, done by so many threads.
+static Stream part_of(const Stream &all, long width, long first, long rows, int threads) {
+  const long begin = first * width * (all.kind == SINGLE ? 4 : 2);
+  return {(const char *)all.x + begin, (char *)all.y + begin, rows, all.kind, threads};
+}
+
+constexpr long ROWS_OF_HIDDEN = 32;  // whose hidden units stay with the thread that makes them
+
+// All threads do few rows together, and each some of many.
+static void do_step(const FeedForward *all) {
+  const Stream &stream = all->stream;
+  const long rows = stream.rows;
+  if (rows < ROWS_OF_HIDDEN * stream.threads) return do_together(all);
+  const long fair = fair_share(rows, ROWS_OF_HIDDEN, stream.threads);
+#pragma omp parallel for schedule(dynamic, 1) num_threads(stream.threads)
+  for (long first = 0; first < rows; first += fair) {
+    FeedForward part = *all;
+    part.stream = part_of(stream, all->inner.inputs, first, rows - first < fair ? rows - first : fair, 1);
+    do_together(&part);
   }
 }
 
@@ -358,19 +386,21 @@ template <class Precision> static void attend(const Attend &step, const Places &
   }
 }
 
-// A step whose mixer reads keys and values: `read(places, scores, slots)` does, with room for scores of all `tasks`.
-template <class Step, class Read> static void reading_step(const Step &step, const Map &first, long tasks, Read read) {
+// A step whose mixer reads keys and values, that its first map has made in some precision: `read(places, scores)` does,
+// with room for so many `numbers`.
+template <class Made = Single, class Step, class Read>
+static void reading_step(const Step &step, const Map &first, long numbers, Read read) {
   const Map &out = step.out;
   const Stream &stream = step.stream;
-  const long rows = stream.rows, slots = Room::spare(step.kept.slots);
-  Room room(Places::numbers(rows, first.inputs, first.outputs, out.inputs) + tasks * slots);
+  const long rows = stream.rows;
+  Room room(Places::numbers(rows, first.inputs, first.outputs, out.inputs) + Room::spare(numbers));
   const Places places(room, rows, first.inputs, first.outputs, out.inputs);
-  float *scores = room.take(tasks * slots);
+  float *scores = room.take(numbers);
 #pragma omp parallel num_threads(stream.threads)
   {
     begin(stream, step.before, first, places);
-    make(first, rows, places, NONE);
-    read(places, scores, slots);
+    make<Made>(first, rows, places, NONE);
+    read(places, scores);
 #pragma omp for schedule(static)
     for (long row = 0; row < rows; row++) into_cells(out, places.between + row * out.inputs, places.cells, row);
     end(stream, out, step.after, places);
@@ -378,11 +408,80 @@ template <class Step, class Read> static void reading_step(const Step &step, con
 }
 
 static void do_step(const Attend *step) {
-  const long tasks = step->stream.rows * step->heads.groups;
-  reading_step(*step, step->project, tasks, [&](const Places &places, float *scores, long slots) {
+  const long tasks = step->stream.rows * step->heads.groups, slots = Room::spare(step->kept.slots);
+  reading_step(*step, step->project, tasks * slots, [&](const Places &places, float *scores) {
     if (step->stream.kind == SINGLE) attend<Single>(*step, places, scores, slots);
     else attend<BFloat16>(*step, places, scores, slots);
   });
+}
+
+// Attention of whole rows, made by a map in 8 bits and read by one: queries, keys and values between them are in bfloat16.
+struct AttendRows {
+  Stream stream;
+  Norm before, after;
+  Map project, out;  // queries, keys and values side by side
+  WholeRows of;      // but for the places of q, k, v and o
+};
+
+// Neighbouring rows, and where they lie in the stream.
+struct SomeRows {
+  long first, many, first_slot, slots;
+
+  // From row `first` on: so many that they have enough slots, if there are.
+  static SomeRows at(const WholeRows &of, long first, long enough) {
+    const auto slot = [&](long row) { return of.bounds == nullptr ? row * of.keys : (long)of.bounds[row]; };
+    long last = first + 1;
+    while (last < of.rows && slot(last) - slot(first) < enough) last++;
+    return {first, last - first, slot(first), slot(last) - slot(first)};
+  }
+};
+
+static void attend_some(const AttendRows &all, SomeRows some, int threads) {
+  AttendRows part = all;
+  part.stream = part_of(all.stream, all.project.inputs, some.first_slot, some.slots, threads);
+  const long heads = all.of.heads, groups = all.of.groups, width = all.of.width, apart = all.project.outputs;
+  const long each = Room::spare(HeldHead::numbers(all.of.keys, width));
+  WholeRows &of = part.of;
+  reading_step<BFloat16>(part, part.project, threads * each, [&](const Places &places, float *room) {
+#pragma omp single
+    {  // as if all rows were there
+      const uint16_t *made = (const uint16_t *)places.made - some.first_slot * apart;
+      const long row = of.bounds == nullptr ? of.keys * apart : 0;
+      of.q = {made, row, width, apart};
+      of.k = {made + heads * width, row, width, apart};
+      of.v = {made + (heads + groups) * width, row, width, apart};
+      of.o = places.between - some.first_slot * heads * width;
+    }
+    HeldHead held(room + omp_get_thread_num() * each, of.keys, width);
+#pragma omp for schedule(dynamic, 1)
+    for (long task = 0; task < some.many * heads; task++)
+      read_head<AmongBytes>(of, OneRow(of, some.first + task / heads), task % heads, held);
+  });
+}
+
+constexpr long SLOTS_OF_ONE = 64;  // thread: with fewer it waits for weights
+constexpr long SHARES = 4;         // of each thread, so that none waits long for the last
+
+// A thread does neighbouring rows from the first map to the last, where they are many or share out evenly; else all
+// threads do all of them together.
+static void do_step(const AttendRows *all) {
+  const WholeRows &of = all->of;
+  const long threads = all->stream.threads, slots = all->stream.rows;
+  long parts = 0, most = 0;
+  for (SomeRows some = SomeRows::at(of, 0, SLOTS_OF_ONE);; some = SomeRows::at(of, some.first + some.many, SLOTS_OF_ONE)) {
+    parts++, most = some.slots > most ? some.slots : most;
+    if (some.first + some.many >= of.rows) break;
+  }
+  const bool alone = parts * most == slots && parts % threads == 0;
+  if (!alone && most * threads * SHARES > slots) return attend_some(*all, {0, of.rows, 0, slots}, threads);
+#pragma omp parallel num_threads(threads)
+#pragma omp single
+  for (long first = 0; first < of.rows;) {
+    const SomeRows some = SomeRows::at(of, first, SLOTS_OF_ONE);
+    first += some.many;
+#pragma omp task firstprivate(some)
+    attend_some(*all, some, 1);
+  }
 }
 
 struct Remember {
@@ -408,14 +507,14 @@ template <class Precision> static void remember(const Remember &step, const Plac
 }
 
 static void do_step(const Remember *step) {
-  const long tasks = step->stream.rows / step->beams * step->heads.heads;
-  reading_step(*step, step->query, tasks, [&](const Places &places, float *scores, long slots) {
+  const long tasks = step->stream.rows / step->beams * step->heads.heads, slots = Room::spare(step->kept.slots);
+  reading_step(*step, step->query, tasks * slots, [&](const Places &places, float *scores) {
     if (step->stream.kind == SINGLE) remember<Single>(*step, places, scores, slots);
     else remember<BFloat16>(*step, places, scores, slots);
   });
 }
 
-enum StepKind { FEED_FORWARD, ATTENDS, REMEMBERS };  // as Python numbers them
+enum StepKind { FEED_FORWARD, ATTENDS, REMEMBERS, ATTENDS_ROWS };  // as Python numbers them
 
 // Steps one after the other, each of which reads what the one before has written.
 struct Steps {
@@ -436,7 +535,8 @@ extern "C" void qkv_steps(const Steps *all) {
     void *step = all->steps[i];
     if (all->kinds[i] == FEED_FORWARD) do_with((FeedForward *)step, stream);
     else if (all->kinds[i] == ATTENDS) do_with((Attend *)step, stream);
-    else do_with((Remember *)step, stream);
+    else if (all->kinds[i] == REMEMBERS) do_with((Remember *)step, stream);
+    else do_with((AttendRows *)step, stream);
     stream.x = stream.y;
   }
 }

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Sequence
 from ctypes import Structure, addressof, byref, c_float, c_int, c_long, c_void_p
 from typing import Any, NamedTuple
 
@@ -20,6 +21,7 @@ PANEL = 32
 MULTIPLE = 16  # widths are multiples of this
 KINDS = {torch.float32: 0, torch.bfloat16: 1, torch.int8: 2}  # as they are numbered there; so are activations
 ACTIVATIONS = {"": 0, "gelu": 1, "gelu_tanh": 2, "gelu_quick": 3, "silu": 4, "relu": 5}
+FEED_FORWARD, ATTENDS, REMEMBERS, ATTENDS_ROWS = range(4)  # kinds of steps, likewise
 MANY = 2**14  # numbers; with fewer, torch is as quick
 
 
@@ -159,6 +161,7 @@ class PackedMap:
         self.parts = [None if each is None else _filled(each) for each in (bias, scales, sums)]
         places = [None if each is None else each.data_ptr() for each in self.parts]
         self.numbers = MapNumbers(self.cells.data_ptr(), None, *places, inputs, outputs, KINDS[weight.dtype])
+        self.is_whole = weight.dtype == torch.int8  # whether its weights are whole numbers
 
     def dequantised(self) -> Tensor:
         """The weights of a map in 8 bits, as they are computed with. [o i]"""
@@ -203,6 +206,10 @@ class RowNorm(NamedTuple):
         return NormNumbers(self.gain.data_ptr(), shift, self.epsilon, self.rms)
 
 
+def norm_numbers(norm: RowNorm | None) -> NormNumbers:
+    return NormNumbers() if norm is None else norm.numbers()
+
+
 def add_rows(
     map_: PackedMap | PlainMap, x: Tensor, added: Tensor, y: Tensor | None, norm: RowNorm | None, normed: Tensor | None
 ) -> None:
@@ -210,10 +217,44 @@ def add_rows(
     library = cpu.library()
     assert library is not None
     x = x.contiguous()
-    after, to = (NormNumbers(), None) if norm is None or normed is None else (norm.numbers(), normed.data_ptr())
+    after, to = norm_numbers(norm), None if norm is None or normed is None else normed.data_ptr()
     given = stream(x, x)
     given.y = None if y is None else y.data_ptr()
     library.qkv_map(byref(MapAlone(given, map_.numbers, 1.0, 0, added.data_ptr(), after, to)))
+
+
+class Norms(NamedTuple):
+    """Of a residual step: after(x + mixer(before(x)))."""
+
+    before: RowNorm | None
+    after: RowNorm | None
+
+    def numbers(self) -> tuple[NormNumbers, NormNumbers]:
+        return norm_numbers(self.before), norm_numbers(self.after)
+
+
+class OneStep(NamedTuple):
+    """A residual step as the program is told of it, but for its stream."""
+
+    kind: int
+    numbers: Any
+    held: tuple[object, ...] = ()  # what they point to
+
+
+def feed_forward_step(norms: Norms, inner: PackedMap, outer: PackedMap, activation: str, *, gated: bool) -> OneStep:
+    """The step whose mixer is a feed-forward of these maps."""
+    maps = inner.numbers, outer.numbers
+    numbers = FeedForwardNumbers(StreamNumbers(), *norms.numbers(), *maps, ACTIVATIONS[activation], gated)
+    return OneStep(FEED_FORWARD, numbers, (norms, inner, outer))
+
+
+def do_steps(steps: Sequence[OneStep], x: Tensor, y: Tensor) -> None:
+    """y becomes what steps, one after the other, make of x, which y may be, in one call. [… d] [… d]"""
+    library, many = cpu.library(), len(steps)
+    assert library is not None
+    kinds = (c_int * many)(*[step.kind for step in steps])
+    places = (c_void_p * many)(*[addressof(step.numbers) for step in steps])
+    library.qkv_steps(byref(StepsNumbers(stream(x, y), many, addressof(kinds), addressof(places))))
 
 
 class Answers:

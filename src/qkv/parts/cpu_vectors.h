@@ -66,7 +66,11 @@ struct BFloat16 {
   static inline Floats read(const Number *x) { return (Floats)(__builtin_convertvector(loaded<Halves>(x), Cells) << 16); }
 
   static inline void write(Number *y, Floats v) {
+#if defined(__AVX512BF16__)
+    store(y, _mm512_cvtneps_pbh((__m512)v));  // as below, but that numbers too small for single precision's own are 0
+#else
     store(y, __builtin_convertvector(rounded(v) >> 16, Halves));
+#endif
   }
 
   // To the nearest, of two as near to the even one; what is no number stays none.
@@ -96,6 +100,25 @@ template <class Join> static inline float joined(Floats v, Join join) {
 
 static inline Floats larger(Floats a, Floats b) { return a > b ? a : b; }
 
+// The larger of a number and x, and the smaller; of an x that is none, x.
+static inline Floats at_least(float a, Floats x) {
+#if defined(__AVX512F__)
+  return (Floats)_mm512_max_ps((__m512)all(a), (__m512)x);
+#else
+  return x < a ? all(a) : x;
+#endif
+}
+
+static inline Floats at_most(float a, Floats x) {
+#if defined(__AVX512F__)
+  return (Floats)_mm512_min_ps((__m512)all(a), (__m512)x);
+#else
+  return x > a ? all(a) : x;
+#endif
+}
+
+static inline Floats magnitude(Floats x) { return (Floats)((Cells)x & 0x7fffffffu); }
+
 static inline float sum_of(Floats v) {
   return joined(v, [](Floats a, Floats b) { return a + b; });
 }
@@ -108,17 +131,32 @@ static inline Floats whole(Floats x) {
   return (x + pushes) - pushes;
 }
 
+// p 2^n, for whole numbers n.
+static inline Floats scaled(Floats p, Floats n) {
+#if defined(__AVX512F__)
+  return (Floats)_mm512_scalef_ps((__m512)p, (__m512)n);  // any n, also one without end
+#else
+  return (Floats)((Ints)p + (__builtin_convertvector(n, Ints) << 23));
+#endif
+}
+
+static inline Floats nearest_whole(Floats x) {
+#if defined(__AVX512F__)
+  return (Floats)_mm512_roundscale_ps((__m512)x, 8);
+#else
+  return whole(x);
+#endif
+}
+
 // e^x = 2^n e^r with |r| at most half of log 2, by Taylor's series up to the term that no longer counts.
 static inline Floats exponential(Floats x) {
-#if defined(__AVX512F__)
-  const Floats n = (Floats)_mm512_roundscale_ps((__m512)(x * 1.44269504f), 8);  // to the nearest
-#else
+#if !defined(__AVX512F__)
   const Floats low = all(-87.3f), high = all(88.7f);
   const Ints vanishes = x < low;
   x = x < low ? low : x;
   x = x > high ? high : x;
-  const Floats n = whole(x * 1.44269504f);
 #endif
+  const Floats n = nearest_whole(x * 1.44269504f);
   const Floats r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
   Floats p = all(1.0f / 5040);
   p = p * r + 1.0f / 720;
@@ -129,12 +167,22 @@ static inline Floats exponential(Floats x) {
   p = p * r + 1.0f;
   p = p * r + 1.0f;
 #if defined(__AVX512F__)
-  const Floats power = (Floats)_mm512_scalef_ps((__m512)p, (__m512)n);  // any n, also one without end
-  return x == -INFINITY ? Floats{} : power;
+  return x == -INFINITY ? Floats{} : scaled(p, n);
 #else
-  const Ints power = __builtin_convertvector(n, Ints) << 23;
-  return (Floats)(((Ints)p + power) & ~vanishes);
+  return (Floats)((Ints)scaled(p, n) & ~vanishes);
 #endif
+}
+
+// 2^x for x from -126 to 127: 2^n 2^r with |r| at most a half, by the polynomial that is 2e-9 of it off at most.
+static inline Floats power_of_two(Floats x) {
+  const Floats n = nearest_whole(x), r = x - n;
+  Floats p = r * 0.000153533618f + 0.00133988744f;
+  p = p * r + 0.00961843736f;
+  p = p * r + 0.0555033247f;
+  p = p * r + 0.240226479f;
+  p = p * r + 0.693147203f;
+  p = p * r + 1.0f;
+  return scaled(p, n);
 }
 
 // Of two rows the first has numbers j, of which j & S is none, where they are, and the second's in the other places.

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from qkv.errors import QkvError
 from qkv.parts import cpu_steps
 from qkv.parts.context import Context
-from qkv.parts.cpu_maps import PackedModule
+from qkv.parts.cpu_maps import PackedJoined, PackedModule
 from qkv.parts.heads import LogitHead, TiedHead
 from qkv.parts.linear import JoinedLinear
 
@@ -105,7 +105,7 @@ class Int8Linear(PackedModule):
         return f"{self.width} → {self.outputs}, 8 bits"
 
 
-class Int8JoinedLinear(nn.Module):
+class Int8JoinedLinear(PackedJoined):
     """The same for several maps of one input."""
 
     def __init__(self, joined: JoinedLinear) -> None:
@@ -124,7 +124,8 @@ class Int8JoinedLinear(nn.Module):
 def quantised(model: Model) -> Model:
     """The model itself, in evaluation mode, with its large linear maps and its logits in 8 bits.
 
-    All else is in single precision: embeddings, norms, attention, and experts.
+    All else is in single precision: embeddings, norms, attention, and experts; where one call of our own program does
+    all of an attention (`short_cpu.attention_step`), queries, keys, values and weights are in bfloat16.
     """
     if any(tensor.device.type != "cpu" for tensor in model.parameters()):
         raise QkvError('Answers in 8 bits are for the CPU: load the model with device="cpu", or in bfloat16.')

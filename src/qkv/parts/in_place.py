@@ -4,7 +4,8 @@ The last product of each mixer adds into the stream where it lies. Its bias is n
 norm, which reads the stream anyway and knows all that is waiting. So a residual sum costs no pass of its own, and is
 rounded once where it is otherwise rounded twice. Where norms come behind their mixers, the product may even norm what
 it has added, so that nothing passes over the stream but products; what is normed is then not rounded before at all.
-On a CPU such a product, its bias, the sum and whichever norm comes next are one call of our own program.
+On a CPU such a product, its bias, the sum and whichever norm comes next are one call of our own program; where maps
+are packed for it, whole steps are, as many as follow each other.
 
 Parts are read anew at each call, because they may have changed: with any that is not known, or that someone watches,
 blocks run as they are.
@@ -23,12 +24,13 @@ from torch import Tensor, nn
 
 from qkv.parts.activated_map import add_map, add_normed_map, fits_normed
 from qkv.parts.attention.attention import Attention
+from qkv.parts.attention.kernels.short_cpu import attention_step, suits_stream
 from qkv.parts.attention.visibility import Tokens
 from qkv.parts.block import Block
 from qkv.parts.context import Context
-from qkv.parts.cpu_maps import STREAMS, PackedModule, is_own, own_map, without_asking
-from qkv.parts.cpu_steps import MULTIPLE, RowNorm, add_rows
-from qkv.parts.feedforward import MLP, GatedMLP
+from qkv.parts.cpu_maps import STREAMS, PackedModule, is_own, own_map, packed_map, without_asking
+from qkv.parts.cpu_steps import ACTIVATIONS, MULTIPLE, Norms, OneStep, RowNorm, add_rows, do_steps, feed_forward_step
+from qkv.parts.feedforward import MLP, GatedMLP, programmed_name
 from qkv.parts.linear import JoinedLinear
 from qkv.parts.norm import LayerNorm, RMSNorm, numbers_of
 from qkv.parts.precision import widened
@@ -73,6 +75,11 @@ def pays(x: Tensor) -> bool:
     return runs_our_own(x) and x.dtype in NARROW and x.shape[-1] <= WIDEST and x.numel() >= ENOUGH
 
 
+def is_packed(block: nn.Module) -> bool:
+    """Whether some maps of a block are for our own program alone, which then does all it can, few rows too."""
+    return any(isinstance(each, PackedModule) and each.map is not None for each in block.modules())
+
+
 def plan_of(blocks: Iterable[nn.Module], x: Tensor) -> Plan | None:
     """The steps of blocks that a stream like x may pass in place; None: there is one that is not known."""
     steps: list[Step] = []
@@ -88,7 +95,7 @@ def plan_of(blocks: Iterable[nn.Module], x: Tensor) -> Plan | None:
             wirings.add(type(wired))
     if len(wirings) != 1:
         return None
-    served = x.device.type == "cpu" and pays(x) and x.shape[-1] % MULTIPLE == 0
+    served = x.device.type == "cpu" and x.dtype in STREAMS and x.shape[-1] % MULTIPLE == 0
     own = served and all(is_own(step.last, x) for step in steps)
     packed = any(isinstance(step.last, PackedModule) for step in steps)  # which nothing else can add
     return None if packed and not own else Plan(steps, wirings == {PreNorm}, own)
@@ -103,7 +110,7 @@ def in_place(plan: Plan, last_norm: nn.Module | None, x: Tensor, ctx: Context, w
     few = None if wanted is None else _last_attention(plan.steps, ctx)
     if plan.own:
         with without_asking():
-            return _by_one_call_each(plan, last_norm, stream, ctx, few, wanted)
+            return _by_few_calls(plan, last_norm, stream, ctx, few, wanted)
     if plan.before:
         return _norms_before(plan.steps, last_norm, stream, ctx, few, wanted)
     for step in plan.steps:
@@ -111,31 +118,73 @@ def in_place(plan: Plan, last_norm: nn.Module | None, x: Tensor, ctx: Context, w
     return stream if last_norm is None else last_norm(stream, ctx)
 
 
-def _by_one_call_each(
+def _by_few_calls(
     plan: Plan, last_norm: nn.Module | None, stream: Tensor, ctx: Context, few: Step | None, wanted: int | None
 ) -> Tensor:
-    """The same on a CPU, where a norm is taken of sums as they are made: of this step's, or for the step behind it."""
+    """The same on a CPU: steps whose maps are packed are one call, as many as follow each other.
+
+    Elsewhere a norm is taken of sums as they are made: of this step's, or for the step behind it.
+    """
     steps = plan.steps
-    if not plan.before:
-        for step in steps:
+    told: list[OneStep] = []  # steps that are still to be done
+    read = None  # the norm of the stream, where it is made already
+    last = last_norm if plan.before and norm_is_known(last_norm, stream) else None
+    for step, following in zip(steps, [*(step.norm for step in steps[1:]), last], strict=True):
+        norm = _row_norm(step.norm)
+        norms = Norms(norm, None) if plan.before else Norms(None, norm)
+        one = None if step is few else _as_one_step(step, norms, stream, ctx)
+        if one is not None:
+            told.append(one)
+            read = None
+            continue
+        if told:
+            do_steps(told, stream, stream)
+            told = []
+        if not plan.before:
             hidden, stream = _hidden(stream, step, stream, ctx, wanted if step is few else None)
-            add_rows(own_map(step.last), hidden, stream, None, _row_norm(step.norm), stream)
-        return stream if last_norm is None else last_norm(stream, ctx)
-    read = steps[0].norm(stream, ctx)
-    last = last_norm if norm_is_known(last_norm, stream) else None
-    for step, norm in zip(steps, [*(step.norm for step in steps[1:]), last], strict=True):
+            add_rows(own_map(step.last), hidden, stream, None, norm, stream)
+            continue
+        read = step.norm(stream, ctx) if read is None else read
         hidden, stream = _hidden(stream, step, read, ctx, wanted if step is few else None)
-        if step is few:
-            read = torch.empty_like(stream)
-        add_rows(own_map(step.last), hidden, stream, stream, None if norm is None else _row_norm(norm), read)
-    if last is not None:
+        read = None if following is None else torch.empty_like(stream)
+        add_rows(own_map(step.last), hidden, stream, stream, None if following is None else _row_norm(following), read)
+    if told:
+        do_steps(told, stream, stream)
+    if last is not None and read is not None:
         return read
     return stream if last_norm is None else last_norm(stream, ctx)
 
 
+def _as_one_step(step: Step, norms: Norms, stream: Tensor, ctx: Context) -> OneStep | None:
+    """What the program is told of a step, if its maps are packed and the program knows all of it."""
+    mixer = step.mixer
+    first = packed_map(mixer.project if isinstance(mixer, Attention) else mixer.inner)
+    last = packed_map(step.last)
+    if first is None or last is None:
+        return None
+    if not isinstance(mixer, Attention):
+        name = programmed_name(mixer.activation)
+        gated = isinstance(mixer, GatedMLP)
+        return feed_forward_step(norms, first, last, name, gated=gated) if name in ACTIVATIONS else None
+    placed = ctx.position_vectors is not None or ctx.bias is not None or mixer.rotary is not None
+    known = first.is_whole and last.is_whole and mixer.kernel is None and mixer.value_width == mixer.key_width
+    if placed or not known:
+        return None
+    mask = ctx.mask(mixer.visibility, ctx.tokens, ctx.tokens, stream.device)
+    if not suits_stream(stream, mixer.key_width, mask):
+        return None
+    heads = mixer.heads, mixer.key_value_heads, mixer.key_width
+    scale = mixer.key_width**-0.5 if mixer.scale is None else mixer.scale
+    return attention_step(stream, norms, first, last, heads, scale, mask)
+
+
 def _row_norm(norm: LayerNorm | RMSNorm) -> RowNorm:
     weight, shift, epsilon, rms = numbers_of(norm)
-    return RowNorm(weight.detach().float(), None if shift is None else shift.detach().float(), epsilon, rms)
+    return RowNorm(_single(weight), None if shift is None else _single(shift), epsilon, rms)
+
+
+def _single(numbers: Tensor) -> Tensor:
+    return numbers if numbers.dtype == torch.float32 else numbers.detach().float()
 
 
 def _norms_before(
@@ -233,7 +282,8 @@ def norm_into(
         norm_triton.norm_into(y, x, weight, shift, epsilon, rms=rms, **given)
         return waiting if carried is None else carried
     added = [each.to(widened(x).dtype) for each in (waiting, bias) if each is not None]
-    wide = sum(added, widened(x) if places is None else widened(x) + places)
+    wide = sum(added, widened(x))
+    wide = wide if places is None else wide + places
     gain = weight.to(wide.dtype)
     if rms:
         y.copy_(F.rms_norm(wide, gain.shape, gain, epsilon))

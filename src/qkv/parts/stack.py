@@ -8,7 +8,7 @@ from dataclasses import replace
 from torch import Tensor, nn
 
 from qkv.parts.context import Context
-from qkv.parts.in_place import in_place, only_answers, pays, plan_of
+from qkv.parts.in_place import in_place, is_packed, only_answers, pays, plan_of
 
 
 class Stack(nn.Module):
@@ -38,7 +38,8 @@ class Stack(nn.Module):
         blocks = [self.blocks[number] for number in self.order]
         if only_answers(x, ctx):
             wanted = None if self._forward_hooks else ctx.wanted  # who watches sees all slots
-            if pays(x) and (plan := plan_of(blocks, x)) is not None and (x.is_cuda or plan.own):
+            may = pays(x) or (len(blocks) > 0 and is_packed(blocks[0]))
+            if may and (plan := plan_of(blocks, x)) is not None and (x.is_cuda or plan.own):
                 return self.dropout(in_place(plan, self.norm, x, ctx, wanted))
             if wanted is not None and (plan := plan_of(blocks[-1:], x)) is not None:
                 for block in blocks[:-1]:

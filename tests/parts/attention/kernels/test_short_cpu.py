@@ -1,10 +1,13 @@
 """Short rows on a CPU by our own program against exact attention in double precision."""
 
+from typing import Any
+
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from qkv.parts import cpu
+from qkv.parts import cpu, cpu_steps, eight_bits
+from qkv.parts.attention.attention import Attention, heads_of
 from qkv.parts.attention.in_line import InLine
 from qkv.parts.attention.kernels import short_cpu
 from qkv.parts.attention.kernels.choose import choose_kernel
@@ -13,6 +16,11 @@ from qkv.parts.attention.kernels.fused import fused
 from qkv.parts.attention.kernels.in_line import in_line
 from qkv.parts.attention.kernels.short import short
 from qkv.parts.attention.visibility import Causal, Everything, Mask, NotPadding, SameDocument, Tokens
+from qkv.parts.cpu_steps import Norms, RowNorm
+from qkv.parts.eight_bits import quantised
+from qkv.parts.norm import LayerNorm, numbers_of
+from qkv.parts.residual import PostNorm, PreNorm
+from tests.models.small import perturb
 
 pytestmark = pytest.mark.skipif(cpu.library() is None, reason="needs a C++ compiler that knows OpenMP")
 
@@ -113,3 +121,84 @@ def test_what_learns_is_narrow_or_odd_takes_another_way():
         assert choose_kernel(q, k, None, 0.0, record=False, bias=torch.zeros(1, 2, 8, 8)) is fused
         with torch.autocast("cpu", torch.bfloat16):
             assert choose_kernel(q, k, None, 0.0, record=False) is fused
+
+
+def step_in_8_bits(g: int, scale: float, wiring: type[PreNorm | PostNorm]) -> tuple[nn.Module, Tensor]:
+    """A residual step of 4 heads of 32, and a stream of 112 slots, 64 wide."""
+    torch.manual_seed(g)
+    attention = Attention(64, 4, key_value_heads=g, key_width=32, scale=scale)
+    step = wiring(LayerNorm(64), attention).eval()
+    perturb(step)
+    return quantised(step), torch.randn(112, 64)
+
+
+def by_parts(step: Any, x: Tensor, mask: Mask, *, norm_first: bool) -> Tensor:
+    """What `attention_step` does to x, attention in double precision of what is given in bfloat16. [b s d]"""
+    attention = step.mixer
+    q, k, v = attention.project(step.norm(x, None) if norm_first else x)
+    q, k, v = (heads_of(each.bfloat16().double(), each.shape[-1] // 32) for each in (q, k, v))
+    o = exact(q, k, v, mask, scale=attention.scale).transpose(1, 2).flatten(2)
+    y = x + attention.out(o.float())
+    return y if norm_first else step.norm(y, None)
+
+
+@pytest.mark.parametrize("wiring", [PreNorm, PostNorm])
+@pytest.mark.parametrize("hidden", ["nothing", "padding", "future", "others", "others and the future"])
+@pytest.mark.parametrize(("g", "scale"), [(4, 0.2), (2, 0.2), (1, -0.1)])
+@torch.no_grad()
+def test_all_of_an_attention_in_8_bits_is_one_call(g, scale, hidden, wiring, monkeypatch):
+    monkeypatch.setattr(eight_bits, "SMALL", 1)
+    if not cpu_steps.fits(torch.empty(1, 64), torch.int8):
+        pytest.skip("8 bits are by torch's library on this processor")
+    step, x = step_in_8_bits(g, scale, wiring)
+    whole, lengths = Tokens(16), [33, 1, 7, 7, 64]
+    padded, line = Tokens.padded(torch.tensor([16, 9, 1, 0, 5, 16, 2]), 16), InLine.of(lengths)
+    mask = {
+        "nothing": Mask(Everything(), whole, whole, "cpu"),
+        "padding": Mask(NotPadding(), padded, padded, "cpu"),
+        "future": Mask(Causal(), whole, whole, "cpu"),
+        "others": Mask(SameDocument(), line, line, "cpu"),
+        "others and the future": Mask(Causal() & SameDocument(), line, line, "cpu"),
+    }[hidden]
+    x = x.view(7, 16, 64) if mask.query.size == 16 else x[None]
+    norm = RowNorm(*numbers_of(step.norm))
+    maps, heads = (step.mixer.project.together.map, step.mixer.out.map), (4, g, 32)
+
+    def done(x: Tensor, mask: Mask) -> Tensor:
+        assert short_cpu.suits_stream(x, 32, mask)
+        y = x.clone()
+        norms = Norms(norm, None) if wiring is PreNorm else Norms(None, norm)
+        step = short_cpu.attention_step(y, norms, *maps, heads, scale, mask)
+        cpu_steps.do_steps([step], y, y)
+        return y
+
+    found, expected = done(x, mask), by_parts(step, x, mask, norm_first=wiring is PreNorm)
+    # Weights in bfloat16 are a 2⁻⁹ off, and what they read may so be rounded to another whole number.
+    assert float((found - expected).norm()) < 4e-3 * float((expected - x).norm())
+    before = torch.get_num_threads()
+    for threads in (1, 2, 7):  # rows are one thread's, or all threads'
+        torch.set_num_threads(threads)
+        torch.testing.assert_close(done(x, mask), found, rtol=0, atol=0)
+    torch.set_num_threads(before)
+    if mask.query is whole:
+        torch.testing.assert_close(done(x[2:3], mask), found[2:3], rtol=0, atol=0)
+    if mask.query is line:
+        alone = Tokens(64)
+        rule = Causal() if "future" in hidden else Everything()
+        torch.testing.assert_close(done(x[:, -64:], Mask(rule, alone, alone, "cpu")), found[:, -64:], rtol=0, atol=0)
+
+
+@torch.no_grad()
+def test_what_is_no_number_stays_within_its_text():
+    q, k, v = heads(2, 40, 2, 2, 32)
+    expected = short(q, k, v, None)
+    for odd in (torch.nan, torch.inf):
+        broken = k.clone()
+        broken[1, 0, 3, 5] = odd
+        found = short(q, broken, v, None)
+        assert torch.equal(found.isnan(), exact(q, broken, v).isnan())
+        assert found[1, 0].isnan().any()
+        for row, head in ((0, 0), (0, 1), (1, 1)):
+            torch.testing.assert_close(found[row, head], expected[row, head], rtol=0, atol=0)
+    lonely = [torch.full((1, 1, 1, 32), torch.nan), torch.ones(1, 1, 1, 32), torch.ones(1, 1, 1, 32)]
+    assert short(*lonely, None).isnan().all()

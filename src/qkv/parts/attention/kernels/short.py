@@ -14,6 +14,7 @@ from torch import Tensor
 from qkv.parts.attention.kernels import short_cpu
 from qkv.parts.attention.kernels.fused import fused
 from qkv.parts.attention.kernels.refusals import refuse_recording
+from qkv.parts.attention.kernels.short_cpu import is_known
 from qkv.parts.attention.kernels.short_learned import (
     NARROW,
     attend_learning,
@@ -72,15 +73,11 @@ def suits_short(q: Tensor, k: Tensor, mask: Mask | None) -> bool:
         suits = k.shape[1] == q.shape[1] and suits_learning(q, q.shape, k.shape[2], mask)
         return suits and q.dtype == k.dtype and q.dtype in NARROW
     if not runs_our_own(q):
-        return short_cpu.suits(q, k) and _is_known(mask)
+        return short_cpu.suits(q, k) and is_known(mask)
     if q.dtype not in NARROW:
         return False
     (b, h, queries, width), keys = q.shape, k.shape[2]
     if k.dtype != q.dtype or width > WIDEST or b * h * queries * keys < ENOUGH:
         return False
     most = MOST_WIDE if width not in WIDTHS else MOST if padding_of(mask) is None else MOST_PADDED
-    return _is_known(mask) and keys <= most
-
-
-def _is_known(mask: Mask | None) -> bool:
-    return mask is None or mask.flag is not None or padding_of(mask) is not None
+    return is_known(mask) and keys <= most

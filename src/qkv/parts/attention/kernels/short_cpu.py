@@ -14,7 +14,10 @@ import torch
 from torch import Tensor
 
 from qkv.parts import cpu
-from qkv.parts.attention.in_line import InLine
+from qkv.parts.attention.in_line import InLine, seen_in_line
+from qkv.parts.attention.kernels.short_learned import padding_of
+from qkv.parts.attention.visibility import Mask
+from qkv.parts.cpu_steps import ATTENDS_ROWS, MapNumbers, NormNumbers, Norms, OneStep, PackedMap, StreamNumbers
 from qkv.parts.programs import unwatched
 
 MOST = 1024  # keys, whose head a core holds
@@ -49,6 +52,22 @@ class RowNumbers(Structure):
     ]
 
 
+class StepNumbers(Structure):
+    _fields_ = [
+        ("stream", StreamNumbers),
+        ("before", NormNumbers),
+        ("after", NormNumbers),
+        ("project", MapNumbers),
+        ("out", MapNumbers),
+        ("rows", RowNumbers),
+    ]
+
+
+def is_known(mask: Mask | None) -> bool:
+    """Whether a mask over whole rows hides nothing but padding or the future."""
+    return mask is None or mask.flag is not None or padding_of(mask) is not None
+
+
 def suits(q: Tensor, k: Tensor, scores: int | None = None) -> bool:
     """Whether the program takes these, and pays; there are so many scores, if not all queries see all keys."""
     (b, h, queries, width), keys = q.shape, k.shape[2]
@@ -81,6 +100,40 @@ def attend_in_line(q: Tensor, k: Tensor, v: Tensor, line: InLine, *, causal: boo
     """What suits in line. [1 h s d] [1 g s d] [1 g s d] → [1 h s d]"""
     sizes = len(line.lengths), line.end, line.end
     return _attend(q, k, v, None, line.bounds, sizes, causal=causal, scale=scale)
+
+
+def suits_stream(x: Tensor, width: int, mask: Mask) -> bool:
+    """Whether all of an attention to rows x [b s d], whose heads are so wide, may be one call."""
+    line = mask.query if seen_in_line(mask) else None
+    longest = line.end if isinstance(line, InLine) else x.shape[1]
+    sizes = width % MULTIPLE == 0 and width <= WIDEST and 0 < longest <= MOST and len(x) > 0
+    return sizes and (line is not None or is_known(mask))
+
+
+def attention_step(
+    x: Tensor, norms: Norms, project: PackedMap, out: PackedMap, heads: tuple[int, int, int], scale: float, mask: Mask
+) -> OneStep:
+    """The step whose mixer is an attention by maps in 8 bits, of a stream x [b s d] that suits.
+
+    heads: of queries; of keys and values; the width of each. Queries, keys, values and weights are in bfloat16: what
+    makes them, and what reads the answer, rounds much more.
+    """
+    query_heads, groups, width = heads
+    documents = bounds = None
+    rows, longest, seen = len(x), x.shape[1], seen_in_line(mask)
+    if seen:
+        assert isinstance(mask.query, InLine)
+        rows, longest, bounds = len(mask.query.lengths), mask.query.end, mask.query.bounds
+    elif (padding := padding_of(mask)) is not None:
+        documents = padding.expand(rows, -1).long().contiguous()
+    hidden = (None if each is None else each.data_ptr() for each in (documents, bounds))
+    nowhere = PlaceNumbers()  # the program knows by itself where queries, keys and values are
+    numbers = RowNumbers(
+        nowhere, nowhere, nowhere, None, *hidden, rows, query_heads, groups, longest, longest, width, scale,
+        "causal" in (seen, mask.flag), torch.get_num_threads(), KINDS[torch.bfloat16],
+    )  # fmt: skip
+    step = StepNumbers(StreamNumbers(), *norms.numbers(), project.numbers, out.numbers, numbers)
+    return OneStep(ATTENDS_ROWS, step, (norms, project, out, documents, bounds))
 
 
 def _attend(
