@@ -10,7 +10,7 @@ makes of it (`quantize_dynamic`).
 Weights are random and the same for all; each answer is the states of all real tokens, or a picture's logits, and is
 compared before anything is timed. Peers: the reference library; ONNX Runtime with what torch exports of that, fused by
 its own optimizer; CTranslate2, which has no ViT. The limit is that of the matrix products of real tokens, at the speed
-that a large product of that precision reaches in the same run.
+at which the cores multiply numbers of that precision that stay in registers, in the same run.
 
 Texts come in as token numbers, as long as the sentences of a book, in no order. Ours is the reader that `qkv.load`
 gives. The reference library pads them in the order they come in, which is what its users write, and once more with the

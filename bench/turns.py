@@ -31,35 +31,28 @@ import torch.nn.functional as F
 from apart import Apart, Call, stay_single
 from common import THREADS, interleaved, read_bandwidth, report, share_of_products
 from peers import Bench, Disagreement, Missing, absent, rounded
+from registers import TYPES, operations_a_second
 
 from qkv.parts.cpu_maps import by_onednn, quickest
 from qkv.parts.eight_bits import Int8Linear
 
 Make = Callable[[], Call]
 OTHERS = ("ctranslate2", "onnxruntime")
-EDGE, TIMES = 1024, 20  # of the product that shows what the cores can do
+EDGE, TIMES = 1024, 20  # of a product that shows what the cores can do
 
 
 @dataclass(frozen=True)
 class Most:
     """What two cores do at best, measured in this very run."""
 
-    flops: Mapping[str, float]  # by precision, of a matrix product that fits into no first cache
+    flops: Mapping[str, float]  # by precision, of what stays in registers; without a compiler, of a large product
     bytes: float  # read from memory
 
     @staticmethod
     def measured() -> Most:
-        left, right = torch.randn(EDGE, EDGE), torch.randn(EDGE, EDGE)
-        whole = Int8Linear(right, None)
-        # Of several libraries any may be the quickest.
-        products: dict[str, list[Call]] = {
-            "float32": [partial(each, left, right, None) for each in (F.linear, by_onednn, quickest)],
-            "bfloat16": [partial(each, left.bfloat16(), right.bfloat16(), None) for each in (F.linear, quickest)],
-            "int8": [lambda: whole(left)],
-        }
-        with torch.inference_mode():
-            best = {kind: min(least_seconds(call) for call in calls) for kind, calls in products.items()}
-        return Most({kind: 2 * EDGE**3 / seconds for kind, seconds in best.items()}, read_bandwidth())
+        found = {kind: operations_a_second(kind, THREADS) for kind in TYPES}
+        most = {kind: each for kind, each in found.items() if each is not None}
+        return Most(most or of_large_products(), read_bandwidth())
 
     def better(self, other: Most) -> Most:
         return Most(
@@ -69,6 +62,20 @@ class Most:
     def seconds(self, flops: float = 0.0, bytes: float = 0.0, precision: str = "float32") -> float:
         """The least that such work takes."""
         return max(flops / self.flops[precision], bytes / self.bytes)
+
+
+def of_large_products() -> dict[str, float]:
+    """Of any library that is the quickest, in a product that fits into no first cache."""
+    left, right = torch.randn(EDGE, EDGE), torch.randn(EDGE, EDGE)
+    whole = Int8Linear(right, None)
+    products: dict[str, list[Call]] = {
+        "float32": [partial(each, left, right, None) for each in (F.linear, by_onednn, quickest)],
+        "bfloat16": [partial(each, left.bfloat16(), right.bfloat16(), None) for each in (F.linear, quickest)],
+        "int8": [lambda: whole(left)],
+    }
+    with torch.inference_mode():
+        best = {kind: min(least_seconds(call) for call in calls) for kind, calls in products.items()}
+    return {kind: 2 * EDGE**3 / seconds for kind, seconds in best.items()}
 
 
 def least_seconds(call: Call) -> float:

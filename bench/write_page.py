@@ -44,8 +44,8 @@ TITLES = {
     "encoders_cpu": (
         "Encoders on a CPU",
         "All libraries end in the same kind of matrix products: rows of one length take the time of those products, "
-        "and what HF leaves of the limit, which a large product of that precision reaches in the same run, is all "
-        "there is to gain. In a row all have the same precision, float32 where none is named. "
+        "and what HF leaves of the limit, at which the cores multiply numbers that stay in registers, is all there is "
+        "to gain. In a row all have the same precision, float32 where none is named. "
         "Texts of mixed lengths are read in line, without padding. Each library runs in a process of its own. "
         "Peers that are not installed where this was measured are named.",
     ),
