@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import statistics
 import sys
 import time
 from collections.abc import Callable
@@ -35,7 +36,7 @@ from qkv.train.streamed import streamed_stacks
 CLIFF = 2 / 3
 TOKENS = 32768  # of a training step by length
 LENGTH, ROWS = 1024, 8
-FEW, MANY = 32, 160  # tokens written: the difference of their times is that of steps alone
+FEW, MANY, PAIRS = 32, 160, 9  # tokens written: the difference of their times is that of steps alone
 PROMPT = 128
 TINY = {"vocabulary": 300, "positions": 64, "width": 48, "hidden": 192, "heads": 3, "layers": 2}
 
@@ -67,6 +68,14 @@ def seconds_of(call: Callable[[], object], bench: Bench, **how: Any) -> float:
     before = time.perf_counter()
     call()
     return time.perf_counter() - before
+
+
+def differences(longer: Callable[[], object], shorter: Callable[[], object], bench: Bench) -> list[float]:
+    """Seconds that the longer call takes beyond the shorter, both in turns, so that neither has the quicker minutes."""
+    once = {"budget": 0.0, "at_least": 1, "warm": 0}
+    for call in (longer, shorter, longer, shorter):  # what is compiled or recorded is so by now
+        call()
+    return [seconds_of(longer, bench, **once) - seconds_of(shorter, bench, **once) for _ in range(bench.pick(PAIRS, 1))]
 
 
 def training(bench: Bench, sizes: GPT2Sizes, rows: int, length: int) -> Point:
@@ -107,8 +116,7 @@ def decoding(bench: Bench, context: int, rows: int) -> Point:
     def written(new: int) -> Callable[[], object]:
         return lambda: writer.run_all(prompts, Options(most=new), rows=rows)
 
-    how = {"budget": 0.0, "at_least": 3, "warm": 2}
-    seconds = seconds_of(written(many), bench, **how) - seconds_of(written(few), bench, **how)
+    seconds = statistics.median(differences(written(many), written(few), bench))
     amount = rows * (many - few)
     slots = 2 * sizes.layers * sizes.width * 2 * rows * (context + (few + many) / 2)
     weights = 2 * parameters_of(writer.model)
