@@ -322,6 +322,39 @@ def test_on_a_cpu_sums_and_norms_are_one_call(
             torch.testing.assert_close(found, expected, atol=2e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("wiring", [PreNorm, PostNorm])
+@torch.no_grad()
+def test_in_8_bits_a_text_has_the_same_bits_in_any_company(wiring: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not cpu_steps.fits(torch.empty(1, 64), torch.int8):
+        pytest.skip("8 bits are by torch's library on this processor")
+    monkeypatch.setattr(eight_bits, "SMALL", 1)
+    torch.manual_seed(0)
+    mixers: list[nn.Module] = [MLP(64, 96, gelu), GatedMLP(64, 64)]
+    blocks = [
+        Block(attention=wiring(LayerNorm(64), Attention(64, 2)), feed_forward=wiring(LayerNorm(64), m)) for m in mixers
+    ]
+    stack = Stack(blocks, LayerNorm(64)).eval()
+    perturb(stack)
+    stack = in_precision(stack, "int8")
+    lengths, told = [33, 1, 150, 7], []
+    x = torch.randn(1, sum(lengths), 64)
+
+    def noted(steps: Any, x: Tensor, y: Tensor) -> None:
+        told.append(len(steps))
+        cpu_steps.do_steps(steps, x, y)
+
+    monkeypatch.setattr(places, "do_steps", noted)
+    together = stack(x, Context(tokens=InLine.of(lengths), visibility=SameDocument()))
+    assert told == [4]  # all steps in one call
+    for text, found in zip(x.split(lengths, 1), together.split(lengths, 1), strict=True):
+        size = text.shape[1]
+        alone = stack(text, Context(tokens=Tokens(size)))
+        torch.testing.assert_close(alone, found, rtol=0, atol=0)
+        padded = torch.cat((torch.cat((text, torch.randn(1, 5, 64)), 1), torch.randn(1, size + 5, 64)))  # [2 s+5 d]
+        ctx = Context(tokens=Tokens.padded(torch.tensor([size, size + 5]), size + 5), visibility=NotPadding())
+        torch.testing.assert_close(stack(padded, ctx)[:1, :size], found, rtol=0, atol=0)
+
+
 @torch.no_grad()
 def test_widths_that_fill_no_register_go_the_ordinary_way(calls: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     attention = Attention(40, 2, key_width=16)

@@ -90,13 +90,20 @@ class FeedForwardNumbers(Structure):
     ]
 
 
-class AttentionNumbers(Structure):
+class ProjectedNumbers(Structure):
+    """What steps have in common whose first map makes queries, keys and values."""
+
     _fields_ = [
         ("stream", StreamNumbers),
         ("before", NormNumbers),
         ("after", NormNumbers),
         ("project", MapNumbers),
         ("out", MapNumbers),
+    ]
+
+
+class AttentionNumbers(ProjectedNumbers):
+    _fields_ = [
         ("heads", HeadNumbers),
         ("cos", c_void_p),
         ("sin", c_void_p),

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from qkv.parts.activated_map import add_map, add_normed_map, fits_normed
 from qkv.parts.attention.attention import Attention
+from qkv.parts.attention.in_line import InLine
 from qkv.parts.attention.kernels.short_cpu import attention_step, suits_stream
 from qkv.parts.attention.visibility import Tokens
 from qkv.parts.block import Block
@@ -146,7 +147,8 @@ def _by_few_calls(
             continue
         read = step.norm(stream, ctx) if read is None else read
         hidden, stream = _hidden(stream, step, read, ctx, wanted if step is few else None)
-        read = None if following is None else torch.empty_like(stream)
+        if following is None or read.shape != stream.shape:
+            read = None if following is None else torch.empty_like(stream)
         add_rows(own_map(step.last), hidden, stream, stream, None if following is None else _row_norm(following), read)
     if told:
         do_steps(told, stream, stream)
@@ -168,7 +170,7 @@ def _as_one_step(step: Step, norms: Norms, stream: Tensor, ctx: Context) -> OneS
         return feed_forward_step(norms, first, last, name, gated=gated) if name in ACTIVATIONS else None
     placed = ctx.position_vectors is not None or ctx.bias is not None or mixer.rotary is not None
     known = first.is_whole and last.is_whole and mixer.kernel is None and mixer.value_width == mixer.key_width
-    if placed or not known:
+    if placed or not known or type(ctx.tokens) not in (Tokens, InLine):
         return None
     mask = ctx.mask(mixer.visibility, ctx.tokens, ctx.tokens, stream.device)
     if not suits_stream(stream, mixer.key_width, mask):

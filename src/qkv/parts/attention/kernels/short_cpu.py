@@ -9,6 +9,7 @@ Shapes: b rows, h query heads, g key/value heads, q queries, k keys, d width of 
 from __future__ import annotations
 
 from ctypes import Structure, byref, c_float, c_int, c_long, c_void_p
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -17,7 +18,7 @@ from qkv.parts import cpu
 from qkv.parts.attention.in_line import InLine, seen_in_line
 from qkv.parts.attention.kernels.short_learned import padding_of
 from qkv.parts.attention.visibility import Mask
-from qkv.parts.cpu_steps import ATTENDS_ROWS, MapNumbers, NormNumbers, Norms, OneStep, PackedMap, StreamNumbers
+from qkv.parts.cpu_steps import ATTENDS_ROWS, Norms, OneStep, PackedMap, ProjectedNumbers, StreamNumbers
 from qkv.parts.programs import unwatched
 
 MOST = 1024  # keys, whose head a core holds
@@ -52,15 +53,8 @@ class RowNumbers(Structure):
     ]
 
 
-class StepNumbers(Structure):
-    _fields_ = [
-        ("stream", StreamNumbers),
-        ("before", NormNumbers),
-        ("after", NormNumbers),
-        ("project", MapNumbers),
-        ("out", MapNumbers),
-        ("rows", RowNumbers),
-    ]
+class StepNumbers(ProjectedNumbers):
+    _fields_: ClassVar[list[Any]] = [("rows", RowNumbers)]
 
 
 def is_known(mask: Mask | None) -> bool:
