@@ -101,6 +101,9 @@ class Bert:
         need("ctranslate2")
         import ctranslate2
 
+        kind = {"int8": "int8_float32"}.get(self.precision, self.precision)
+        if kind not in ctranslate2.get_supported_compute_types("cpu"):
+            raise Missing(f"it has no {self.precision} on this processor")
         folder = self.bench.folder / "published"
         save_published(self.model, folder, PUBLISHED, {"position_embedding_type": "absolute"})
         words = [f"w{number}" for number in range(self.sizes.vocabulary - len(SPECIAL))]
@@ -108,7 +111,6 @@ class Bert:
         write_json(folder / "tokenizer_config.json", {"tokenizer_class": "BertTokenizer"})
         converted = str(self.bench.folder / "ctranslate2")
         ctranslate2.converters.TransformersConverter(str(folder)).convert(converted)
-        kind = {"int8": "int8_float32"}.get(self.precision, self.precision)
         encoder = ctranslate2.Encoder(converted, compute_type=kind, intra_threads=THREADS)
 
         def answer(texts: Ids) -> list[Tensor]:
