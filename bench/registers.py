@@ -11,6 +11,7 @@ from pathlib import Path
 
 import torch
 
+from qkv.errors import QkvError
 from qkv.parts import cpu
 from qkv.parts.cpu_steps import KINDS
 
@@ -19,24 +20,22 @@ TYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "int8": torch.int
 TIMES, TURNS = 2_000_000, 5
 
 
-def operations_a_second(precision: str, threads: int) -> float | None:
-    """Products and sums of this precision; None: there is no compiler to ask with."""
-    program = _program()
-    if program is None:
-        return None
-    found = []
+def operations_a_second(precision: str, threads: int) -> float:
+    """Products and sums of this precision."""
+    found: list[float] = []
+    _program()  # compiled before anything is timed
     for _ in range(TURNS):
         before = time.perf_counter()
-        done = program.qkv_registers(KINDS[TYPES[precision]], ctypes.c_long(TIMES), threads)
+        done = _program().qkv_registers(KINDS[TYPES[precision]], ctypes.c_long(TIMES), threads)
         found.append(done / (time.perf_counter() - before))
     return max(found)
 
 
 @cache
-def _program() -> ctypes.CDLL | None:
-    compiler = cpu._compiler()
+def _program() -> ctypes.CDLL:
+    compiler = cpu.system_compiler()
     if compiler is None:
-        return None
+        raise QkvError("The limit of a CPU is measured by a program in C++: install a compiler, or name one in CXX.")
     with tempfile.TemporaryDirectory() as folder:
         made = Path(folder) / "registers.so"
         subprocess.run([compiler, *cpu.OPTIONS, f"-I{cpu.FILE.parent}", FILE, "-o", made], check=True)

@@ -16,10 +16,8 @@ import os
 import statistics
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -27,32 +25,25 @@ from typing import Any
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")  # some machines announce AMX and forbid it
 
 import torch
-import torch.nn.functional as F
 from apart import Apart, Call, stay_single
 from common import THREADS, interleaved, read_bandwidth, report, share_of_products
 from peers import Bench, Disagreement, Missing, absent, rounded
 from registers import TYPES, operations_a_second
 
-from qkv.parts.cpu_maps import by_onednn, quickest
-from qkv.parts.eight_bits import Int8Linear
-
 Make = Callable[[], Call]
 OTHERS = ("ctranslate2", "onnxruntime")
-EDGE, TIMES = 1024, 20  # of a product that shows what the cores can do
 
 
 @dataclass(frozen=True)
 class Most:
     """What two cores do at best, measured in this very run."""
 
-    flops: Mapping[str, float]  # by precision, of what stays in registers; without a compiler, of a large product
+    flops: Mapping[str, float]  # by precision, of what stays in registers
     bytes: float  # read from memory
 
     @staticmethod
     def measured() -> Most:
-        found = {kind: operations_a_second(kind, THREADS) for kind in TYPES}
-        most = {kind: each for kind, each in found.items() if each is not None}
-        return Most(most or of_large_products(), read_bandwidth())
+        return Most({kind: operations_a_second(kind, THREADS) for kind in TYPES}, read_bandwidth())
 
     def better(self, other: Most) -> Most:
         return Most(
@@ -62,29 +53,6 @@ class Most:
     def seconds(self, flops: float = 0.0, bytes: float = 0.0, precision: str = "float32") -> float:
         """The least that such work takes."""
         return max(flops / self.flops[precision], bytes / self.bytes)
-
-
-def of_large_products() -> dict[str, float]:
-    """Of any library that is the quickest, in a product that fits into no first cache."""
-    left, right = torch.randn(EDGE, EDGE), torch.randn(EDGE, EDGE)
-    whole = Int8Linear(right, None)
-    products: dict[str, list[Call]] = {
-        "float32": [partial(each, left, right, None) for each in (F.linear, by_onednn, quickest)],
-        "bfloat16": [partial(each, left.bfloat16(), right.bfloat16(), None) for each in (F.linear, quickest)],
-        "int8": [lambda: whole(left)],
-    }
-    with torch.inference_mode():
-        best = {kind: min(least_seconds(call) for call in calls) for kind, calls in products.items()}
-    return {kind: 2 * EDGE**3 / seconds for kind, seconds in best.items()}
-
-
-def least_seconds(call: Call) -> float:
-    times = []
-    for _ in range(TIMES):
-        before = time.perf_counter()
-        call()
-        times.append(time.perf_counter() - before)
-    return min(times)
 
 
 @dataclass(frozen=True, kw_only=True)

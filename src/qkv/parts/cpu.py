@@ -30,7 +30,7 @@ PATIENCE = 120  # seconds for a compiler
 @cache
 def library() -> ctypes.CDLL | None:
     """The compiled program; None: it cannot be had here."""
-    compiler = _compiler()
+    compiler = system_compiler()
     made = None if compiler is None else _compiled(compiler)
     try:
         return None if made is None else ctypes.CDLL(str(made))  # threads are of the OpenMP that torch has brought
@@ -38,7 +38,7 @@ def library() -> ctypes.CDLL | None:
         return None  # the system lets nothing be run that lies there
 
 
-def _compiler() -> Path | None:
+def system_compiler() -> Path | None:
     named = os.environ.get("CXX")
     found = (shutil.which(name) for name in ((named,) if named else COMPILERS))
     return next((Path(name).resolve() for name in found if name is not None), None)

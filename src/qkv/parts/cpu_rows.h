@@ -113,12 +113,11 @@ static inline float weigh(const WholeRows &of, const OneRow &row, long query, lo
   typename Precision::Number *weights = (typename Precision::Number *)scores;
   const int64_t *documents = of.documents == nullptr ? nullptr : of.documents + row.held * of.keys;
   const long seen = of.causal && query + 1 < row.keys ? query + 1 : row.keys;
-  const float hidden = of.scale < 0 ? INFINITY : -INFINITY;
-  for (long i = seen; i < padded; i++) scores[i] = hidden;
+  for (long i = seen; i < padded; i++) scores[i] = -INFINITY;
   if (documents != nullptr)
-    for (long i = 0; i < seen; i++) scores[i] = documents[i] == 0 ? hidden : scores[i];
+    for (long i = 0; i < seen; i++) scores[i] = documents[i] == 0 ? -INFINITY : scores[i];
   Floats high = all(-INFINITY);
-  for (long i = 0; i < padded; i += LANES) high = larger(loaded<Floats>(scores + i) * of.scale, high);
+  for (long i = 0; i < padded; i += LANES) high = larger(loaded<Floats>(scores + i), high);
   const float largest = largest_of(high);
   bool odd = false;  // whether one is no number: beside others its exponential tells of it
   if (largest == -INFINITY)
@@ -129,7 +128,7 @@ static inline float weigh(const WholeRows &of, const OneRow &row, long query, lo
   }
   Floats total = {};
   for (long i = 0; i < padded; i += LANES) {
-    const Floats each = exponential(loaded<Floats>(scores + i) * of.scale - largest);
+    const Floats each = exponential(loaded<Floats>(scores + i) - largest);
     Precision::write(weights + i, each);
     total += each;
   }
@@ -217,7 +216,7 @@ template <class Kinds> static inline void read_head(const WholeRows &of, const O
     for (long s = 0; s < seen; s += WIDE) {
       multiply<typename Keys::Of>(held.q, deep, held.keys + s, padded, deep, sums);
       for (int r = 0; r < TALL; r++)
-        for (int h = 0; h < 2; h++) store(held.scores + r * padded + s + h * LANES, sums[r][h]);
+        for (int h = 0; h < 2; h++) store(held.scores + r * padded + s + h * LANES, sums[r][h] * of.scale);
     }
     float shares[TALL];
     for (long r = 0; r < many; r++) shares[r] = weigh<Values>(of, row, first + r, seen, held.scores + r * padded);

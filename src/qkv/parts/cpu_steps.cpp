@@ -468,9 +468,9 @@ static void do_step(const AttendRows *all) {
   const WholeRows &of = all->of;
   const long threads = all->stream.threads, slots = all->stream.rows;
   long parts = 0, most = 0;
-  for (SomeRows some = SomeRows::at(of, 0, SLOTS_OF_ONE);; some = SomeRows::at(of, some.first + some.many, SLOTS_OF_ONE)) {
-    parts++, most = some.slots > most ? some.slots : most;
-    if (some.first + some.many >= of.rows) break;
+  for (long first = 0; first < of.rows; parts++) {
+    const SomeRows some = SomeRows::at(of, first, SLOTS_OF_ONE);
+    first += some.many, most = some.slots > most ? some.slots : most;
   }
   const bool alone = parts * most == slots && parts % threads == 0;
   if (!alone && most * threads * SHARES > slots) return attend_some(*all, {0, of.rows, 0, slots}, threads);
