@@ -18,7 +18,7 @@ from qkv.models.gpt2 import GPT2Sizes
 from qkv.models.head_choice import HeadChoice
 from qkv.models.vit import ViTSizes
 from qkv.parts import activated_map, joined_map, learned_map, product
-from qkv.parts.attention.kernels import short_learned
+from qkv.parts.attention.kernels import learned
 from qkv.train import streamed
 from qkv.train.compiling import compiled_blocks
 from qkv.train.objectives.language import LanguageLoss
@@ -47,7 +47,7 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, documents: None, causal: bool, scal
 def _back(
     above: Tensor, joined: Tensor, documents: None, o: Tensor, log_sum: Tensor, causal: bool, scale: float
 ) -> Any:
-    q, k, v = short_learned._parts(joined.float(), o.shape[2])
+    q, k, v = learned._parts(joined.float(), o.shape[2])
     p, do = (q @ k.mT * scale).softmax(-1), above.float().transpose(1, 2)
     dp = do @ v.mT
     ds = p * (dp - (p * dp).sum(-1, keepdim=True)) * scale
@@ -75,21 +75,21 @@ def graphs(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Counter[str]]]:
     """Products, attention and operators of ours in each graph, the way there and the way back of each code in turn."""
     found: list[Counter[str]] = []
     for operator, stand_in in (
-        (short_learned._operator, _attend),
-        (short_learned._joined_back_operator, _back),
+        (learned._operator, _attend),
+        (learned._joined_back_operator, _back),
         (activated_map._both_operator, _both),
         (activated_map._times_slope_operator, _times_slope),
         (learned_map._mapped_operator, _mapped),
         (learned_map._across_operator, lambda x, weight: x @ weight),
     ):
         operator.register_kernel("cpu")(stand_in)
-    for module in (activated_map, joined_map, learned_map, short_learned):
+    for module in (activated_map, joined_map, learned_map, learned):
         monkeypatch.setattr(module, "runs_operators", lambda x: True)
     monkeypatch.setattr(streamed, "runs_or_counts", lambda x: True)
     monkeypatch.setattr(product, "runs_on", _granted)
-    monkeypatch.setattr(short_learned, "has_copy_engine", _granted)
+    monkeypatch.setattr(learned, "has_copy_engine", _granted)
     for module, name in (
-        (streamed, "ENOUGH"), (joined_map, "ENOUGH"), (short_learned, "ENOUGH"), (activated_map, "LEAST"),
+        (streamed, "ENOUGH"), (joined_map, "ENOUGH"), (learned, "ENOUGH"), (activated_map, "LEAST"),
         (learned_map, "LEAST"),
     ):  # fmt: skip
         monkeypatch.setattr(module, name, 1)
@@ -132,7 +132,7 @@ def assert_alike(model: nn.Module, given: Tensor) -> None:
 
 def test_long_rows(graphs: list[Counter[str]], monkeypatch: pytest.MonkeyPatch) -> None:
     """Queries, keys and values are maps of their own, whose gradients are laid side by side."""
-    monkeypatch.setattr(short_learned, "MOST", 4)
+    monkeypatch.setattr(learned, "MOST", 4)
     monkeypatch.setattr(joined_map, "LONG", 8)
     plain = {"dropout": 0.0, "embedding_dropout": 0.0, "attention_dropout": 0.0}
     sizes = GPT2Sizes(vocabulary=23, positions=16, width=64, hidden=128, heads=2, layers=3, **plain)
@@ -143,12 +143,12 @@ def test_long_rows(graphs: list[Counter[str]], monkeypatch: pytest.MonkeyPatch) 
 
 def test_short_rows(graphs: list[Counter[str]], monkeypatch: pytest.MonkeyPatch) -> None:
     """One product is read and learned as it lies; of the last block a slot of each row, by torch's attention."""
-    monkeypatch.setattr(short_learned, "ENOUGH", 17 * 17)
+    monkeypatch.setattr(learned, "ENOUGH", 17 * 17)
     sizes = ViTSizes(patch=4, image=16, width=64, hidden=128, heads=2, layers=3)
     head = HeadChoice("classification", labels=("a", "b", "c"))
     pictures = torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(0))
     assert_alike(build("vit", sizes, head), pictures)
     there, last, _, back = graphs
-    assert not last["attend_short_rows"]
-    assert there == {**THERE, "mapped": 3, "attend_short_rows": 1}
+    assert not last["attend_rows"]
+    assert there == {**THERE, "mapped": 3, "attend_rows": 1}
     assert back == {**BACK, "back_over_joined_rows": 1}

@@ -89,6 +89,9 @@ def multiprocessors(device: torch.device) -> int:
     return _multiprocessors(device, torch.cuda.get_device_properties) if device.type == "cuda" else 2
 
 
+multiprocessors._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
 @lru_cache(maxsize=64)
 def _multiprocessors(device: torch.device, properties: Callable[[torch.device], Any]) -> int:
     found: int = properties(device).multi_processor_count

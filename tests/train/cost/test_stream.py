@@ -22,7 +22,7 @@ VIT = {**BASE, "layers": 2, "image": 224, "patch": 16}
 GPT2 = {**BASE, "layers": 2, "dropout": 0.0, "embedding_dropout": 0.0, "attention_dropout": 0.0}
 OF_STREAM = {"sum_norm", "sum_norm_back", "weight_gradient"}
 OF_HOPPER = {
-    "mapped", "mapped_across", "activated_map", "map_times_slope", "attend_short_rows", "back_over_joined_rows",
+    "mapped", "mapped_across", "activated_map", "map_times_slope", "attend_rows", "back_over_joined_rows",
 }  # fmt: skip
 OF_PICTURES = {f"patch_programs.{name}" for name in ("normalised", "cut", "placed", "taken_back")}
 OF_EMBEDDINGS = {"embed_programs.sum_runs", "embed_programs.sum_parts"}
@@ -52,8 +52,9 @@ def test_blocks_of_text_are_a_stream(h200: DeviceProfile) -> None:
     names, _ = step(h200, "gpt2", GPT2, 24, 1024)
     assert OF_STREAM | OF_EMBEDDINGS <= set(names)
     assert names["sum_norm"] == names["sum_norm_back"] == 5
-    assert names["activated_map"] == names["map_times_slope"] == names["side_by_side"] == 2
-    assert names["mapped"] == 2 * 3 + 2 * 2  # of queries, keys and values, behind them, and of feed-forwards
+    assert names["activated_map"] == names["map_times_slope"] == 2
+    assert names["attend_rows"] == names["back_over_joined_rows"] == 2
+    assert names["mapped"] == 2 * 2 + 2  # of queries, keys and values together, behind them, and of feed-forwards
     assert names["weight_gradient"] == 2 * 4
     assert not {"native_layer_norm", "native_layer_norm_backward", "gelu", "cat"} & set(names)
 
@@ -61,7 +62,7 @@ def test_blocks_of_text_are_a_stream(h200: DeviceProfile) -> None:
 def test_blocks_of_pictures_are_a_stream(h200: DeviceProfile) -> None:
     names, _ = step(h200, "vit", VIT, 128, None)
     assert OF_STREAM | OF_HOPPER | OF_PICTURES <= set(names)
-    assert names["attend_short_rows"] == names["back_over_joined_rows"] == 1  # the last block answers for one slot
+    assert names["attend_rows"] == names["back_over_joined_rows"] == 1  # the last block answers for one slot
     assert not {"native_layer_norm", "native_layer_norm_backward", "unfold"} & set(names)
 
 

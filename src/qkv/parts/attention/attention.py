@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from qkv.errors import QkvError
 from qkv.parts.activated_map import attended_map, fits_attended
 from qkv.parts.attention.kernels.choose import Kernel, choose_kernel
-from qkv.parts.attention.kernels.short_learned import NARROW, attend_joined, suits_learning
+from qkv.parts.attention.kernels.learned import NARROW, attend_joined, suits_learning
 from qkv.parts.attention.stretches import Stretches, by_stretches
 from qkv.parts.attention.visibility import Everything, Mask, Rule, Tokens
 from qkv.parts.context import Context, Ledger

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -11,9 +12,10 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from qkv.parts.attention.kernels.flash import flash
+from qkv.parts.attention.kernels.long import long
 from qkv.parts.attention.kernels.lsh import LSHKernel
 from qkv.parts.attention.kernels.short import short
-from qkv.parts.attention.visibility import Causal, Mask, Tokens
+from qkv.parts.attention.visibility import Causal, Everything, Mask, Tokens
 from qkv.parts.programs import has_copy_engine
 
 if TYPE_CHECKING:
@@ -23,6 +25,7 @@ TOKENS = 16384  # in all rows together
 LONGEST = {"float32": 4096}  # beyond which a figure of float32 takes too long
 WIDTHS = (64, 128)
 SHORT = (128, 197)  # slots of rows that have programs of their own; the second is a picture's
+LONG = (512, 1024)  # and of longer ones
 DROPOUT = 0.1
 _BACKENDS = {
     "cudnn": SDPBackend.CUDNN_ATTENTION,
@@ -78,7 +81,7 @@ def _hashed(clock: Clock, kernel: LSHKernel, heads: int, length: int) -> Iterato
 
 
 def _our_own(clock: Clock) -> Iterator[tuple[Any, ...]]:
-    """Our tiles under a look-ahead mask, and our programs for short rows; few sizes, because each is compiled first."""
+    """Our tiles under a look-ahead mask, and our programs for short and long rows; of few sizes: all are compiled."""
     for width, length in ((64, 2048), (64, 8192), (128, 8192)):
         tokens = Tokens(length)
         mask = Mask(Causal(), tokens, tokens, clock.place)
@@ -91,10 +94,18 @@ def _our_own(clock: Clock) -> Iterator[tuple[Any, ...]]:
     for length in SHORT if has_copy_engine(clock.place) else ():
         heads = TOKENS // length * (768 // 64)
         yield from _both_ways(clock, "short", torch.bfloat16, heads, length, 64, False, False, _by_short)
+    for length, causal in itertools.product(LONG, (True, False)) if has_copy_engine(clock.place) else ():
+        heads = 2 * TOKENS // length * (768 // 64)  # so many that they fill a GPU, which has a head at a time
+        yield from _both_ways(clock, "long", torch.bfloat16, heads, length, 64, causal, False, _by_long)
 
 
 def _by_short(q: Tensor, k: Tensor, v: Tensor, causal: bool, mask: Tensor | None) -> Tensor:
     return short(q, k, v)
+
+
+def _by_long(q: Tensor, k: Tensor, v: Tensor, causal: bool, mask: Tensor | None) -> Tensor:
+    tokens = Tokens(q.shape[2])
+    return long(q, k, v, Mask(Causal() if causal else Everything(), tokens, tokens, q.device))
 
 
 Attend = Callable[[Tensor, Tensor, Tensor, bool, Tensor | None], Tensor]

@@ -53,7 +53,7 @@ def calls_of(trace: Trace) -> Counter[str]:
     for (_, work), times in trace.works.items():
         if work.kind == "attention" and work.shape[0] in ("cudnn", "tiles"):
             found[work.shape[0]] += times
-        elif "_programs." in work.name or work.name in PROGRAMS or work.shape[:1] == ("short",):
+        elif "_programs." in work.name or work.name in PROGRAMS or work.shape[:1] in (("short",), ("long",)):
             found["program"] += times
     return found
 

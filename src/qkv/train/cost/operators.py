@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
 from qkv.parts.attention.blocks import TILE
+from qkv.parts.attention.kernels.learned import is_long
 
 aten = torch.ops.aten
 
@@ -49,7 +50,7 @@ class Product:
 
 @dataclass(frozen=True)
 class AttentionShape:
-    kernel: str  # "cudnn", "flash", "efficient", "cpu", "tiles" and "short" (our own)
+    kernel: str  # "cudnn", "flash", "efficient", "cpu", "tiles", "short" and "long" (our own)
     dtype: str
     back: bool
     causal: bool
@@ -97,9 +98,9 @@ _ATTENTION = {
     "_scaled_dot_product_flash_attention_for_cpu_backward": ("cpu", True),
     "flash": ("tiles", False),
     "flash_backward": ("tiles", True),
-    "attend_short_rows": ("short", False),
-    "back_over_short_rows": ("short", True),
-    "back_over_joined_rows": ("short", True),
+    "attend_rows": ("own", False),
+    "back_over_rows": ("own", True),
+    "back_over_joined_rows": ("own", True),
 }
 # Operators of our own: products, by how their sides lie, and programs that pass once over all that they are given.
 _PRODUCTS = {
@@ -230,6 +231,8 @@ def _attention(operator: Any, name: str, given: tuple[Any, ...], named: dict[str
         values["q"] = values["k"] = values["v"] = values["o"].transpose(1, 2)
     q, k, v = (values[long] if long in values else values[long[0]] for long in ("query", "key", "value"))
     (b, h, queries, width), keys = q.shape, k.shape[2]
+    if kernel == "own":
+        kernel = "long" if is_long(queries, keys) else "short"
     causal = bool(values.get("is_causal", values.get("causal", False)))
     mask = next((values[name] for name in ("attn_bias", "attn_mask", "documents") if name in values), None)
     dropped = bool(values.get("dropout_p", 0.0))

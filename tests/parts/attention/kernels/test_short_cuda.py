@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from qkv.parts.attention.kernels import learned, short_cuda
 from qkv.parts.attention.kernels import short as short_module
-from qkv.parts.attention.kernels import short_cuda, short_learned
 from qkv.parts.attention.kernels.exact import exact
+from qkv.parts.attention.kernels.learned import suits_warpgroups
 from qkv.parts.attention.kernels.short import short
-from qkv.parts.attention.kernels.short_learned import suits_warpgroups
 from qkv.parts.attention.visibility import Causal, Everything, Mask, NotPadding, Rule, Tokens
 
 NARROW = [torch.bfloat16, torch.float16]
@@ -95,7 +95,7 @@ def test_rows_that_see_everything_go_there(
     plain = short_cuda.attend
     monkeypatch.setattr(short_cuda, "attend", lambda *given, **named: called.append(1) or plain(*given, **named))
     monkeypatch.setattr(short_module, "ENOUGH", 1)
-    monkeypatch.setattr(short_learned, "ENOUGH", 1)
+    monkeypatch.setattr(learned, "ENOUGH", 1)
     q, k, v = joined(2, 3, 197, torch.bfloat16)
     documents = torch.ones(2, 197, dtype=torch.long, device="cuda") if isinstance(rule, NotPadding) else None
     side = Tokens(197, documents=documents)
@@ -117,13 +117,13 @@ def test_which_rows_warpgroups_take(
 ) -> None:
     q, k = (torch.empty(2, 3, slots, width, device="meta", dtype=torch.bfloat16) for slots in (queries, keys))
     assert not suits_warpgroups(q, k, k, None)  # no GPU
-    monkeypatch.setattr(short_learned, "_has_warpgroups", lambda x: True)
+    monkeypatch.setattr(learned, "_has_warpgroups", lambda x: True)
     assert suits_warpgroups(q, k, k, None) is taken
     assert not suits_warpgroups(q, k, k, torch.ones(2, keys))
 
 
 def test_rooms_fit_into_a_block() -> None:
     assert [room.keys for room in short_cuda.ROOMS] == sorted(room.keys for room in short_cuda.ROOMS)
-    assert short_cuda.ROOMS[-1].keys == short_learned.AT_ONCE
+    assert short_cuda.ROOMS[-1].keys == learned.AT_ONCE
     for room in short_cuda.ROOMS:
         assert room.shared <= 227 * 1024

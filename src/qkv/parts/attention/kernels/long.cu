@@ -9,8 +9,8 @@
 // Shapes: b rows, h heads, s tokens, D numbers of a head; q, k, v and o [b h s D], each with strides of its own.
 //
 // By #define: D: 64 or 128; KEYS; GROUPS: 2 or 3; SLOTS; Q_SLOTS: tiles of queries that are there at once; CAUSAL;
-// HALF: numbers are float16, else bfloat16; BY_HAND: one of so many powers is computed without the unit for them, or 0:
-// none.
+// KEEPS: log₂ of each softmax's sum is stored too; HALF: numbers are float16, else bfloat16; BY_HAND: one of so many
+// powers is computed without the unit for them, or 0: none.
 
 #include "rows.cuh"
 
@@ -48,10 +48,7 @@ __device__ __forceinline__ void multiply_keys(float (&d)[KEYS / 2], u64 q, u64 k
 // d [64 D] += weights [64 16] v [16 D]. A thread has of the weights what it had of their scores.
 __device__ __forceinline__ void multiply_values(float (&d)[D / 2], const u32* w, u64 v) {
 #if D == 64
-    asm volatile(
-        "wgmma.mma_async.sync.aligned.m64n64k16.f32." NARROW "." NARROW
-        " {" FIRST_32 "}, {%32, %33, %34, %35}, %36, 1, 1, 1, 1;"
-        : OWN_32(0) : "r"(w[0]), "r"(w[1]), "r"(w[2]), "r"(w[3]), "l"(v));
+    multiply_values(d, w, v, 1);
 #else
     static_assert(D == 128, "numbers of a head: 64 or 128");
     asm volatile(
@@ -138,7 +135,8 @@ __device__ __forceinline__ int tiles_seen(int first, int count, int queries, int
 
 extern "C" __global__ void __launch_bounds__(128 + 128 * GROUPS, 1) attend(
     const __grid_constant__ Tiles q_tiles, const __grid_constant__ Tiles k_tiles, const __grid_constant__ Tiles v_tiles,
-    const __grid_constant__ Tiles o_tiles, int tiles, int queries, int keys, int heads, int shared_by, float scale) {
+    const __grid_constant__ Tiles o_tiles, float* log_sums, int tiles, int queries, int keys, int heads, int shared_by,
+    float scale) {
     extern __shared__ unsigned char memory[];
     const u32 slots = (address_of(memory) + 1023u) & ~1023u;
     const u32 q_slots = slots + SLOTS * SLOT, rooms = q_slots + Q_SLOTS * GROUPS * OF_Q;
@@ -295,7 +293,16 @@ extern "C" __global__ void __launch_bounds__(128 + 128 * GROUPS, 1) attend(
             go_on();
 
 #pragma unroll
-            for (int r = 0; r < 2; r++) shrink[r] = 1.0f / sum_of_four(rows.sum[r]);
+            for (int r = 0; r < 2; r++) {
+                const float sum = sum_of_four(rows.sum[r]);
+                shrink[r] = 1.0f / sum;
+#if KEEPS
+                const int query = row + warp * 16 + lane / 4 + 8 * r;
+                if (lane % 4 == 0 && query < queries)
+                    log_sums[(u64)(at.batch * heads + at.head) * queries + query] =
+                        fmaf(rows.largest[r], scale, __log2f(sum));
+#endif
+            }
             if (lane == 0) until_read<0>();
             __syncwarp();
 #pragma unroll

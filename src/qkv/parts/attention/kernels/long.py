@@ -14,10 +14,10 @@ from torch import Tensor
 
 from qkv.parts import cuda
 from qkv.parts.attention.kernels.fused import fused
+from qkv.parts.attention.kernels.learned import NARROW, attend_learning, suits_long_learning
 from qkv.parts.attention.kernels.refusals import refuse_recording
-from qkv.parts.attention.kernels.short_learned import NARROW
 from qkv.parts.attention.visibility import Mask
-from qkv.parts.programs import has_copy_engine, runs_our_own
+from qkv.parts.programs import has_copy_engine, runs_operators, runs_our_own
 
 WIDTHS = (64, 128)
 LEAST = 256  # queries and keys
@@ -37,24 +37,33 @@ def long(
 ) -> Tensor:
     """Same meaning as `exact`. What the program is not made for, `fused` computes."""
     refuse_recording("long", record)
-    alike = v.dtype == q.dtype and v.shape[3] == q.shape[3] and not (torch.is_grad_enabled() and v.requires_grad)
+    alike = v.dtype == q.dtype and v.shape[3] == q.shape[3] and _learns(v) <= _learns(q, k)
     scale = q.shape[3] ** -0.5 if scale is None else scale
     if bias is not None or dropout or not alike or scale <= 0 or not suits_long(q, k, mask):
         return fused(q, k, v, mask, bias, scale=scale, dropout=dropout)
     if mask is not None:
         mask.must_fit(q, k)
+    if _learns(q, k):
+        return attend_learning(q, k, v, mask, scale)
     from qkv.parts.attention.kernels import long_cuda
 
     return long_cuda.attend(q, k, v, causal=mask is not None and mask.flag == "causal", scale=scale)
 
 
 def suits_long(q: Tensor, k: Tensor, mask: Mask | None) -> bool:
-    """Whether the program takes these, and pays. It has no way back."""
-    if not runs_our_own(q) or (torch.is_grad_enabled() and (q.requires_grad or k.requires_grad)):
+    """Whether programs take these, and pay."""
+    if not runs_operators(q):
         return False
-    if q.dtype not in NARROW or k.dtype != q.dtype or q.shape[3] not in WIDTHS:
+    if _learns(q, k):
+        alike = q.dtype in NARROW and k.dtype == q.dtype and k.shape[1] == q.shape[1]
+        return alike and suits_long_learning(q, q.shape, k.shape[2], mask)
+    if not runs_our_own(q) or q.dtype not in NARROW or k.dtype != q.dtype or q.shape[3] not in WIDTHS:
         return False
     if mask is not None and mask.flag is None:
         return False
     enough = min(q.shape[2], k.shape[2]) >= LEAST and math.prod(q.shape[:3]) * k.shape[2] >= ENOUGH
     return enough and has_copy_engine(q.device) and cuda.has_bindings()
+
+
+def _learns(*given: Tensor) -> bool:
+    return torch.is_grad_enabled() and any(x.requires_grad for x in given)

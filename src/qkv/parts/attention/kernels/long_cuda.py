@@ -52,8 +52,20 @@ def steps_of(width: int, keys: int, causal: bool) -> Steps:
     return min(NARROW_HEADS, key=lambda steps: -(-keys // steps.keys) * steps.keys)
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, scale: float, steps: Steps | None = None) -> Tensor:
-    """softmax(scale q kᵀ) v, [b h q d] [b g k d] [b g k d] → [b h q d]; heads of 64 or 128 numbers, a scale above 0."""
+def attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    causal: bool,
+    scale: float,
+    log_sum: Tensor | None = None,
+    steps: Steps | None = None,
+) -> Tensor:
+    """softmax(scale q kᵀ) v, [b h q d] [b g k d] [b g k d] → [b h q d]; heads of 64 or 128 numbers, a scale above 0.
+
+    log₂ of each softmax's sum goes to `log_sum` [b h q].
+    """
     (b, heads, queries, width), (_, key_heads, keys, _) = q.shape, k.shape
     steps = steps or steps_of(width, keys, causal)
     q, k, v = as_tiles_want(q), as_tiles_want(k), as_tiles_want(v)
@@ -64,10 +76,11 @@ def attend(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, scale: float, steps
         cuda.tiles_of(k, steps.keys, PIECE),
         cuda.tiles_of(v, steps.keys, PIECE),
         cuda.tiles_of(o, OF_WARP, PIECE),
+        o if log_sum is None else log_sum,
         *(tiles, queries, keys, heads, heads // key_heads),
         scale * LOG2_E,
     )
-    program = _program(steps, width, causal, q.dtype == torch.float16)
+    program = _program(steps, width, causal, log_sum is not None, q.dtype == torch.float16)
     program.launch((min(tiles, multiprocessors(q.device)), 1), arguments)
     return o
 
@@ -80,7 +93,7 @@ def as_tiles_want(x: Tensor) -> Tensor:
 
 
 @cache
-def _program(steps: Steps, width: int, causal: bool, half: bool) -> cuda.Program:
+def _program(steps: Steps, width: int, causal: bool, keeps: bool, half: bool) -> cuda.Program:
     numbers = {
         "D": width,
         "KEYS": steps.keys,
@@ -88,6 +101,7 @@ def _program(steps: Steps, width: int, causal: bool, half: bool) -> cuda.Program
         "SLOTS": steps.slots,
         "Q_SLOTS": steps.q_slots,
         "CAUSAL": int(causal),
+        "KEEPS": int(keeps),
         "HALF": int(half),
         "BY_HAND": steps.by_hand,
     }

@@ -37,6 +37,14 @@ __device__ __forceinline__ void stay_here(float (&d)[COUNT]) {  // what makes d 
 __device__ __forceinline__ void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ __forceinline__ void end_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 
+// d [64 64] (+)= weights [64 16] v [16 64]. A thread has of the weights what it had of their scores.
+__device__ __forceinline__ void multiply_values(float (&d)[32], const u32* w, u64 v, int adds) {
+    asm volatile(
+        "{ .reg .pred p; setp.ne.b32 p, %37, 0; wgmma.mma_async.sync.aligned.m64n64k16.f32." NARROW "." NARROW
+        " {" FIRST_32 "}, {%32, %33, %34, %35}, %36, p, 1, 1, 1; }"
+        : OWN_32(0) : "r"(w[0]), "r"(w[1]), "r"(w[2]), "r"(w[3]), "l"(v), "r"(adds));
+}
+
 // ---------------------------------------------------------------------------------------------------- turns
 
 __device__ __forceinline__ void take_turn(int group) {

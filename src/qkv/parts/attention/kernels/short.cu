@@ -38,14 +38,6 @@ __device__ __forceinline__ void multiply_keys(float (&d)[KEYS / 4], u64 q, u64 k
 #endif
 }
 
-// d [64 64] (+)= weights [64 16] v [16 64]. A thread has of the weights what it had of their scores.
-__device__ __forceinline__ void multiply_values(float (&d)[32], const u32* w, u64 v, int adds) {
-    asm volatile(
-        "{ .reg .pred p; setp.ne.b32 p, %37, 0; wgmma.mma_async.sync.aligned.m64n64k16.f32." NARROW "." NARROW
-        " {" FIRST_32 "}, {%32, %33, %34, %35}, %36, p, 1, 1, 1; }"
-        : OWN_32(0) : "r"(w[0]), "r"(w[1]), "r"(w[2]), "r"(w[3]), "l"(v), "r"(adds));
-}
-
 // Weights of scores, which are still to be divided by their sums. A thread has two rows.
 __device__ __forceinline__ void weigh(
     float (&s)[2][KEYS / 4], u32 (&w)[KEYS / 4], float (&sum)[2], float (&level)[2], int keys, float scale, int lane) {

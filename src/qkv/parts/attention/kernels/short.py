@@ -13,15 +13,15 @@ from torch import Tensor
 
 from qkv.parts.attention.kernels import short_cpu
 from qkv.parts.attention.kernels.fused import fused
-from qkv.parts.attention.kernels.refusals import refuse_recording
-from qkv.parts.attention.kernels.short_cpu import is_known
-from qkv.parts.attention.kernels.short_learned import (
+from qkv.parts.attention.kernels.learned import (
     NARROW,
     attend_learning,
     padding_of,
-    suits_learning,
+    suits_short_learning,
     suits_warpgroups,
 )
+from qkv.parts.attention.kernels.refusals import refuse_recording
+from qkv.parts.attention.kernels.short_cpu import is_known
 from qkv.parts.attention.visibility import Mask
 from qkv.parts.programs import runs_our_own
 
@@ -70,7 +70,7 @@ def short(
 def suits_short(q: Tensor, k: Tensor, mask: Mask | None) -> bool:
     """Whether programs take these, and pay. Only padding or the future may be hidden."""
     if torch.is_grad_enabled():
-        suits = k.shape[1] == q.shape[1] and suits_learning(q, q.shape, k.shape[2], mask)
+        suits = k.shape[1] == q.shape[1] and suits_short_learning(q, q.shape, k.shape[2], mask)
         return suits and q.dtype == k.dtype and q.dtype in NARROW
     if not runs_our_own(q):
         return short_cpu.suits(q, k) and is_known(mask)

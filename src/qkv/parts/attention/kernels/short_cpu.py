@@ -16,7 +16,7 @@ from torch import Tensor
 
 from qkv.parts import cpu
 from qkv.parts.attention.in_line import InLine, seen_in_line
-from qkv.parts.attention.kernels.short_learned import padding_of
+from qkv.parts.attention.kernels.learned import padding_of
 from qkv.parts.attention.visibility import Mask
 from qkv.parts.cpu_steps import ATTENDS_ROWS, Norms, OneStep, PackedMap, ProjectedNumbers, StreamNumbers
 from qkv.parts.programs import unwatched

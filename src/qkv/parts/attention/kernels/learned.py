@@ -1,13 +1,15 @@
-"""Attention of short rows that learns: log-sums are kept on the way forward, and one program goes back. [dao2022 alg.4]
+"""Attention that learns by programs of our own: log-sums are kept on the way forward, for the way back. [dao2022 alg.4]
 
-Where queries, keys and values come from one product and nothing was done to them, they are read where they lie, and
-their gradients are written as the one that the product wants, so that nobody has to join them.
+Short rows have programs in Triton, and long ones of the commonest width, on Hopper GPUs, in CUDA C. Where queries, keys
+and values come from one product and nothing was done to them, they are read where they lie, and their gradients are
+written as the one that the product wants, so that nobody has to join them.
 
 Shapes: b rows, h heads, q queries, k keys, s slots, d width of a head; joined [b s 3·h·d].
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,7 +20,7 @@ from torch.autograd.function import once_differentiable
 from qkv.parts import cuda
 from qkv.parts.attention.kernels.flash_tiled import like_a_stream
 from qkv.parts.attention.visibility import Mask, NotPadding
-from qkv.parts.programs import has_copy_engine, runs_operators, runs_our_own
+from qkv.parts.programs import has_copy_engine, multiprocessors, runs_operators, runs_our_own
 
 MOST = 256  # queries whose gradient is summed up in one program, and keys that the way forward takes whole
 MOST_PADDED = 208  # beside what tells that some of them are padding
@@ -27,6 +29,8 @@ WIDE, WIDEST = 64, 128
 ENOUGH = 1 << 20  # scores from which on a GPU takes longer than the host that launches a program
 NARROW = (torch.bfloat16, torch.float16)
 FEW, AT_ONCE = 128, 272  # slots of rows that warpgroups take whole: more than these, up to these
+LONGEST = 1024  # slots of long rows: of longer ones, what is gathered of their queries would not stay in L2
+FILLED = 0.7  # of all multiprocessors, each of which has a head of a row at a time: with fewer, vendors are faster
 
 
 def suits_warpgroups(q: Tensor, k: Tensor, v: Tensor, documents: Tensor | None) -> bool:
@@ -45,6 +49,25 @@ def suits_learning(x: Tensor, shape: Sequence[int], keys: int, mask: Mask | None
 
     All of them are `NARROW`. A compiler may ask, who then sees operators. Only padding or the future may be hidden.
     """
+    return suits_short_learning(x, shape, keys, mask) or suits_long_learning(x, shape, keys, mask)
+
+
+def suits_long_learning(x: Tensor, shape: Sequence[int], keys: int, mask: Mask | None) -> bool:
+    """The same for rows longer than `MOST`, none of which has padding."""
+    b, h, queries, d = shape
+    if not runs_operators(x) or d != WIDE or not _has_warpgroups(x):
+        return False
+    flag = "all" if mask is None else mask.flag
+    if flag is None or (flag == "causal" and queries != keys):
+        return False
+    if not MOST < min(queries, keys) <= max(queries, keys) <= LONGEST:
+        return False
+    rounds = b * h / multiprocessors(x.device)
+    return rounds >= FILLED * math.ceil(rounds)
+
+
+def suits_short_learning(x: Tensor, shape: Sequence[int], keys: int, mask: Mask | None) -> bool:
+    """The same for rows of up to `MOST` slots."""
     b, h, queries, d = shape
     if not runs_operators(x) or d % 8 or d > WIDEST or not has_copy_engine(x.device):
         return False
@@ -52,6 +75,10 @@ def suits_learning(x: Tensor, shape: Sequence[int], keys: int, mask: Mask | None
     if (mask is not None and mask.flag is None and not padded) or b * h * queries * keys < ENOUGH:
         return False
     return max(queries, keys) <= (MOST_WIDE if d > WIDE else MOST_PADDED if padded else MOST)
+
+
+def is_long(queries: int, keys: int) -> bool:
+    return max(queries, keys) > MOST
 
 
 def padding_of(mask: Mask | None) -> Tensor | None:
@@ -129,6 +156,11 @@ def _at_once(
     q: Tensor, k: Tensor, v: Tensor, documents: Tensor | None, causal: bool, scale: float
 ) -> tuple[Tensor, Tensor]:
     """What heads read [b q h d], and log₂ of each softmax's sum [b h q]."""
+    if is_long(q.shape[2], k.shape[2]):
+        from qkv.parts.attention.kernels import long_cuda
+
+        log_sum = q.new_empty(q.shape[:3], dtype=torch.float32)
+        return long_cuda.attend(q, k, v, causal=causal, scale=scale, log_sum=log_sum).transpose(1, 2), log_sum
     if not causal and suits_warpgroups(q, k, v, documents):
         from qkv.parts.attention.kernels import short_cuda
 
@@ -180,14 +212,19 @@ def _go_back(
     causal: bool,
     scale: float,
 ) -> Tensor:
+    """Sums of the gradients over some of the slots of a row, all of which together are all. [n 3 h d]"""
+    above, o = above.transpose(1, 2), o.transpose(1, 2)
+    if is_long(o.shape[2], given[1].shape[2]):
+        from qkv.parts.attention.kernels.long_backward_cuda import back_over_long_rows
+
+        return back_over_long_rows(*given, o, log_sum, above, into, causal=causal, scale=scale)
     from qkv.parts.attention.kernels import short_backward_triton
 
-    above, o = above.transpose(1, 2), o.transpose(1, 2)
     return short_backward_triton.back_over_rows(*given, documents, o, log_sum, above, into, causal=causal, scale=scale)
 
 
-_operator = torch.library.custom_op("qkv::attend_short_rows", _at_once, mutates_args=())
-_back_operator = torch.library.custom_op("qkv::back_over_short_rows", _back_at_once, mutates_args=())
+_operator = torch.library.custom_op("qkv::attend_rows", _at_once, mutates_args=())
+_back_operator = torch.library.custom_op("qkv::back_over_rows", _back_at_once, mutates_args=())
 _joined_back_operator = torch.library.custom_op("qkv::back_over_joined_rows", _joined_back_at_once, mutates_args=())
 
 

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from qkv.parts.attention import attention as attention_module
 from qkv.parts.attention.attention import Attention
+from qkv.parts.attention.kernels import learned
 from qkv.parts.attention.kernels import short as short_module
-from qkv.parts.attention.kernels import short_learned
 from qkv.parts.attention.kernels.choose import choose_kernel
 from qkv.parts.attention.kernels.exact import exact
 from qkv.parts.attention.kernels.fused import fused
@@ -64,21 +64,21 @@ def assert_near(found: list[Tensor], expected: list[Tensor]) -> None:
 def test_gradients_of_a_joined_product_are_exact(
     slots: int, heads: int, width: int, hidden: str, dtype: torch.dtype
 ) -> None:
-    if hidden == "padding" and slots > short_learned.MOST_PADDED:
+    if hidden == "padding" and slots > learned.MOST_PADDED:
         pytest.skip("not taken")
     torch.manual_seed(0)
     joined = torch.randn(2, slots, 3 * heads * width, device=DEVICE).to(dtype)
     above = torch.randn(2, slots, heads, width, device=DEVICE).to(dtype)
     side = padding(2, slots) if hidden == "padding" else Tokens(slots)
     how = hidden == "future", 0.2
-    q, k, v = short_learned._parts(joined, heads)
-    o, log_sum = short_learned._at_once(q, k, v, side.documents, *how)
-    found, sums = short_learned._joined_back_at_once(above, joined, side.documents, o, log_sum, *how)
+    q, k, v = learned._parts(joined, heads)
+    o, log_sum = learned._at_once(q, k, v, side.documents, *how)
+    found, sums = learned._joined_back_at_once(above, joined, side.documents, o, log_sum, *how)
     mask = Mask(RULES[hidden], side, side, DEVICE)
-    assert_near(list(short_learned._parts(found, heads)), exactly(q, k, v, above.transpose(1, 2), mask, 0.2))
+    assert_near(list(learned._parts(found, heads)), exactly(q, k, v, above.transpose(1, 2), mask, 0.2))
     near = NEAR[dtype] * found.double().square().sum((0, 1)).sqrt().max()  # numbers of either sign, each rounded
     torch.testing.assert_close(sums.double(), found.double().sum((0, 1)), atol=float(near), rtol=0)
-    again, as_well = short_learned._joined_back_at_once(above, joined, side.documents, o, log_sum, *how)
+    again, as_well = learned._joined_back_at_once(above, joined, side.documents, o, log_sum, *how)
     assert torch.equal(found, again)
     assert torch.equal(sums, as_well)
     if hidden == "padding":
@@ -92,7 +92,7 @@ def test_queries_and_keys_that_differ_in_number_and_lie_anyhow(
     monkeypatch: pytest.MonkeyPatch, queries: int, keys: int, scale: float
 ) -> None:
     monkeypatch.setattr(short_module, "suits_short", lambda q, k, mask: True)
-    monkeypatch.setattr(short_learned, "runs_our_own", lambda x: True)
+    monkeypatch.setattr(learned, "runs_our_own", lambda x: True)
     torch.manual_seed(0)
     q = torch.randn(2, 2, queries, 40, device=DEVICE).to(DTYPES[0])[..., 4:36].requires_grad_()
     k = torch.randn(2, 2, 32, keys, device=DEVICE).to(DTYPES[0]).transpose(2, 3).requires_grad_()
@@ -108,9 +108,9 @@ def test_scores_far_below_zero_do_not_overflow() -> None:
     """Where all scores are low, a slot past the end, whose score would be 0, must not weigh more than they."""
     joined = torch.ones(1, 5, 3 * 16, device=DEVICE, dtype=DTYPES[0])
     joined[..., :16] = -60.0
-    q, k, v = short_learned._parts(joined, 1)
-    o, log_sum = short_learned._at_once(q, k, v, None, False, 1.0)
-    found, _ = short_learned._joined_back_at_once(torch.ones_like(o), joined, None, o, log_sum, False, 1.0)
+    q, k, v = learned._parts(joined, 1)
+    o, log_sum = learned._at_once(q, k, v, None, False, 1.0)
+    found, _ = learned._joined_back_at_once(torch.ones_like(o), joined, None, o, log_sum, False, 1.0)
     torch.testing.assert_close(found[..., 32:], torch.ones_like(found[..., 32:]), atol=1e-2, rtol=0)
     assert found.isfinite().all()
 
@@ -144,18 +144,18 @@ def operators(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
         above: Tensor, joined: Tensor, documents: Tensor | None, o: Tensor, log_sum: Tensor, causal: bool, scale: float
     ) -> tuple[Tensor, Tensor]:
         called.append("back")
-        q, k, v = short_learned._parts(joined.float(), o.shape[2])
+        q, k, v = learned._parts(joined.float(), o.shape[2])
         p, do = weights(q, k, documents, causal, scale), above.float().transpose(1, 2)
         ds = p * (do @ v.transpose(-1, -2) - (do * o.float().transpose(1, 2)).sum(-1, keepdim=True)) * scale
         parts = torch.stack((ds @ k, ds.transpose(-1, -2) @ q, p.transpose(-1, -2) @ do))  # [3 b h s d]
         gradient = parts.permute(1, 3, 0, 2, 4).flatten(2)
         return gradient.to(joined.dtype), gradient.sum((0, 1))
 
-    short_learned._operator.register_kernel("cpu")(attend)
-    short_learned._joined_back_operator.register_kernel("cpu")(go_back)
-    monkeypatch.setattr(short_learned, "runs_operators", lambda x: True)
-    monkeypatch.setattr(short_learned, "has_copy_engine", _granted)
-    monkeypatch.setattr(short_learned, "ENOUGH", 1)
+    learned._operator.register_kernel("cpu")(attend)
+    learned._joined_back_operator.register_kernel("cpu")(go_back)
+    monkeypatch.setattr(learned, "runs_operators", lambda x: True)
+    monkeypatch.setattr(learned, "has_copy_engine", _granted)
+    monkeypatch.setattr(learned, "ENOUGH", 1)
     yield called
     torch.compiler.reset()
 
@@ -228,8 +228,8 @@ def test_others_do_not(operators: list[str], monkeypatch: pytest.MonkeyPatch) ->
 def test_short_rows_that_are_learned_go_there(
     monkeypatch: pytest.MonkeyPatch, queries: int, keys: int, width: int, rule: Rule, suits: bool
 ) -> None:
-    monkeypatch.setattr(short_learned, "runs_operators", lambda x: True)
-    monkeypatch.setattr(short_learned, "has_copy_engine", _granted)
+    monkeypatch.setattr(learned, "runs_operators", lambda x: True)
+    monkeypatch.setattr(learned, "has_copy_engine", _granted)
     q = torch.empty(512, 12, queries, width, dtype=torch.bfloat16, device="meta", requires_grad=True)
     k = torch.empty(512, 12, keys, width, dtype=torch.bfloat16, device="meta")
     documents = torch.ones(1, keys, dtype=torch.long) if isinstance(rule, NotPadding) else None
@@ -250,7 +250,7 @@ def test_on_a_gpu_an_attention_learns_the_same(monkeypatch: pytest.MonkeyPatch, 
     if torch.cuda.get_device_capability()[0] != 9:
         pytest.skip("needs a GPU with a copy engine")
     torch.manual_seed(0)
-    monkeypatch.setattr(short_learned, "ENOUGH", 1)
+    monkeypatch.setattr(learned, "ENOUGH", 1)
     attention = Attention(128, 2, visibility=Causal() if hidden == "future" else None).cuda()
     tokens = padding(3, 77, "cuda") if hidden == "padding" else Tokens(77)
     ctx = Context(tokens=tokens, visibility=NotPadding() if hidden == "padding" else Everything())
