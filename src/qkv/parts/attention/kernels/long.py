@@ -52,12 +52,12 @@ def long(
 
 def suits_long(q: Tensor, k: Tensor, mask: Mask | None) -> bool:
     """Whether programs take these, and pay."""
-    if not runs_operators(q):
-        return False
-    if _learns(q, k):
+    if runs_operators(q) and _learns(q, k):
         alike = q.dtype in NARROW and k.dtype == q.dtype and k.shape[1] == q.shape[1]
         return alike and suits_long_learning(q, q.shape, k.shape[2], mask)
-    if not runs_our_own(q) or q.dtype not in NARROW or k.dtype != q.dtype or q.shape[3] not in WIDTHS:
+    if not runs_our_own(q) or _learns(q, k):
+        return False
+    if q.dtype not in NARROW or k.dtype != q.dtype or q.shape[3] not in WIDTHS:
         return False
     if mask is not None and mask.flag is None:
         return False
