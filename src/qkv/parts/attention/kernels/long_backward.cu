@@ -16,11 +16,11 @@
 #define GROUPS 2
 #include "rows.cuh"
 
-constexpr int SIDE = 128;                                     // keys and queries of a tile
+constexpr int SIDE = 128;                                                  // keys and queries of a tile
 constexpr u32 TILE = SIDE * 128, OF_GROUP = 64 * 128, OF_WARP = 16 * 128;  // bytes; rows of 128, which are swizzled
-constexpr u32 STAGE = 2 * TILE;                               // queries and the gradient above
-constexpr int APART = SIDE / 4 + 4, OF_ROWS = 4 * APART;      // numbers, one for each query: a lane's side by side
-constexpr int STAGES = 2, KINDS = 3;                          // of queries, of keys, of values
+constexpr u32 STAGE = 2 * TILE;                                            // queries and the gradient above them
+constexpr int APART = SIDE / 4 + 4, OF_ROWS = 4 * APART;                   // a number for each query, a lane's together
+constexpr int STAGES = 2, KINDS = 3;                                       // gradients: of queries, keys and values
 
 // ---------------------------------------------------------------------------------------------------- products
 
@@ -38,6 +38,30 @@ __device__ __forceinline__ void multiply_across(float (&d)[32], u64 a, u64 b, in
         "{ .reg .pred p; setp.ne.b32 p, %34, 0; wgmma.mma_async.sync.aligned.m64n64k16.f32." NARROW "." NARROW
         " {" FIRST_32 "}, %32, %33, p, 1, 1, 1, 1; }"
         : OWN_32(0) : "l"(a), "l"(b), "r"(adds));
+}
+
+// ---------------------------------------------------------------------------------------------------- copies
+
+// What passes once leaves L2 first, so that what comes again stays.
+__device__ __forceinline__ u64 passing() {
+    u64 policy;
+    asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    return policy;
+}
+
+__device__ __forceinline__ void load_once(
+    const Tiles& tiles, u32 to, int column, int row, int head, int batch, u32 barrier) {
+    asm volatile(
+        "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint"
+        " [%0], [%1, {%2, %3, %4, %5}], [%6], %7;"
+        ::"r"(to), "l"(&tiles), "r"(column), "r"(row), "r"(head), "r"(batch), "r"(barrier), "l"(passing()) : "memory");
+}
+
+__device__ __forceinline__ void store_once(
+    const Tiles& tiles, u32 from, int column, int row, int head, int batch) {
+    asm volatile(
+        "cp.async.bulk.tensor.4d.global.shared::cta.bulk_group.L2::cache_hint [%0, {%1, %2, %3, %4}], [%5], %6;"
+        ::"l"(&tiles), "r"(column), "r"(row), "r"(head), "r"(batch), "r"(from), "l"(passing()) : "memory");
 }
 
 // ---------------------------------------------------------------------------------------------------- sums
@@ -108,8 +132,8 @@ __device__ __forceinline__ void begin_taking(float4 (&more)[8], const float4* pl
 extern "C" __global__ void __launch_bounds__(256) prepare(
     const uint4* o, const uint4* above, const float* log_sums, float* levels, int queries, int heads, int rounded_up,
     int row_of_o, int batch_of_o, int head_of_o, int row_of_above, int batch_of_above, int head_of_above) {
-    const int query = blockIdx.x * 32 + threadIdx.x / 8, part = threadIdx.x % 8;
-    const int line = blockIdx.y, batch = line / heads, head = line - batch * heads;
+    const int query = blockIdx.y * 32 + threadIdx.x / 8, part = threadIdx.x % 8;
+    const int line = blockIdx.x, batch = line / heads, head = line - batch * heads;
     float sum = 0.0f;
     if (query < queries) {
         const uint4 mine = o[(u64)batch * batch_of_o + (u64)query * row_of_o + head * head_of_o + part];
@@ -132,23 +156,46 @@ extern "C" __global__ void __launch_bounds__(256) prepare(
     }
 }
 
-// Tiles of queries are met forth and back, so that many of them are still in L2.
+// What is to be known of a tile, told by the warp that orders its copies.
 struct Tile {
-    int line, key, query;  // of a head of a row; of 128 keys; of 128 queries
+    int line;       // which head of which row
+    int key_query;  // which 128 keys, and above 16 bits which 128 queries
+    u32 is;
+
+    __device__ __forceinline__ int key() const { return key_query & 0xffff; }
+    __device__ __forceinline__ int query() const { return key_query >> 16; }
+};
+
+// Of its keys or queries, of the head, and of all that the block has, it may be the first (STARTS) or the last (ENDS).
+constexpr u32 STARTS_KEYS = 1, ENDS_KEYS = 2, STARTS_QUERIES = 4, ENDS_QUERIES = 8, ENDS_LINE = 16, ENDS_ALL = 32,
+              HIDES = 64,               // some of its scores are of no weight
+              SLOT = 128, ROUND = 256;  // where its keys are, and in which round of that slot's barrier
+
+__device__ __forceinline__ u32 slot_of(const Tile& tile) { return tile.is & SLOT ? 1 : 0; }
+
+// Tiles in the order in which they are met. Queries go forth and back, so that many of them are still in L2.
+struct Order {
+    int tall, wide, lines, keys, line, key, query;
+    u32 column;  // tiles of keys so far
 
     __device__ __forceinline__ int lowest() const { return CAUSAL ? key : 0; }
-    __device__ __forceinline__ bool starts_keys(int tall) const { return query == (key & 1 ? tall - 1 : lowest()); }
-    __device__ __forceinline__ bool ends_keys(int tall) const { return query == (key & 1 ? lowest() : tall - 1); }
-    __device__ __forceinline__ bool ends_line(int tall, int wide) const { return ends_keys(tall) && key == wide - 1; }
-    __device__ __forceinline__ bool starts_queries() const { return key == 0; }
-    __device__ __forceinline__ bool ends_queries(int wide) const { return key == (CAUSAL ? query : wide - 1); }
-    __device__ __forceinline__ void go_on(int tall, int wide) {
-        if (!ends_keys(tall)) {
+    __device__ __forceinline__ int first_query() const { return key & 1 ? tall - 1 : lowest(); }
+    __device__ __forceinline__ int last_query() const { return key & 1 ? lowest() : tall - 1; }
+    __device__ __forceinline__ Tile tile() const {
+        const bool ends = query == last_query();
+        u32 is = (query == first_query() ? STARTS_KEYS : 0) | (ends ? ENDS_KEYS : 0);
+        is |= (key == 0 ? STARTS_QUERIES : 0) | (key == (CAUSAL ? query : wide - 1) ? ENDS_QUERIES : 0);
+        if (ends && key == wide - 1) is |= ENDS_LINE | (line + (int)gridDim.x >= lines ? ENDS_ALL : 0);
+        is |= (CAUSAL ? query == key : (key + 1) * SIDE > keys) ? HIDES : 0;
+        return {line, key | query << 16, is | (column & 1 ? SLOT : 0) | (column & 2 ? ROUND : 0)};
+    }
+    __device__ __forceinline__ void go_on() {
+        if (query != last_query()) {
             query += key & 1 ? -1 : 1;
             return;
         }
         if (++key == wide) key = 0, line += gridDim.x;
-        query = key & 1 ? tall - 1 : lowest();
+        query = first_query(), column++;
     }
 };
 
@@ -160,8 +207,8 @@ extern "C" __global__ void __launch_bounds__(384, 1) go_back(
     extern __shared__ unsigned char memory[];
     const u32 slots = (address_of(memory) + 1023u) & ~1023u;  // two of keys, then two of values
     const u32 stages = slots + 4 * TILE, upright = stages + STAGES * STAGE, rooms = upright + 4 * TILE;
-    const u32 rows = rooms + 8 * OF_WARP, sums = rows + STAGES * 8 * OF_ROWS;
-    const u32 full = sums + 8 * KINDS * 256, empty = full + 8 * STAGES, kv_full = empty + 8 * STAGES,
+    const u32 rows = rooms + 8 * OF_WARP, sums = rows + STAGES * 8 * OF_ROWS, told = sums + 8 * KINDS * 256;
+    const u32 full = told + STAGES * 16, empty = full + 8 * STAGES, kv_full = empty + 8 * STAGES,
               kv_empty = kv_full + 16, done = kv_empty + 16;
 
     const int group = __shfl_sync(THE_FULL, threadIdx.x / 128, 0);  // so that the compiler sees that warps agree
@@ -175,30 +222,32 @@ extern "C" __global__ void __launch_bounds__(384, 1) go_back(
     }
     __syncthreads();
 
-    Tile tile = {(int)blockIdx.x, 0, 0};
-    u32 turn = 0, column = 0;  // tiles of queries and of keys so far
+    u32 turn = 0;  // tiles so far
     if (group == 0) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
         if (threadIdx.x == 0) {
-            for (; tile.line < lines; tile.go_on(tall, wide), turn++) {
+            Order order = {tall, wide, lines, keys, (int)blockIdx.x, 0, 0, 0};
+            for (; order.line < lines; order.go_on(), turn++) {
+                const Tile tile = order.tile();
                 const int batch = tile.line / heads, head = tile.line - batch * heads;
-                if (tile.starts_keys(tall)) {
-                    const u32 slot = column % 2;
-                    wait_or_fail(kv_empty + 8 * slot, column / 2 & 1 ^ 1);
-                    expect(kv_full + 8 * slot, 2 * TILE);
-                    load(k_tiles, slots + slot * TILE, 0, tile.key * SIDE, head, batch, kv_full + 8 * slot);
-                    load(v_tiles, slots + (2 + slot) * TILE, 0, tile.key * SIDE, head, batch, kv_full + 8 * slot);
-                    column++;
+                if (tile.is & STARTS_KEYS) {
+                    const u32 slot = order.column % 2, barrier = kv_full + 8 * slot;
+                    wait_or_fail(kv_empty + 8 * slot, order.column / 2 & 1 ^ 1);
+                    expect(barrier, 2 * TILE);
+                    load_once(k_tiles, slots + slot * TILE, 0, order.key * SIDE, head, batch, barrier);
+                    load_once(v_tiles, slots + (2 + slot) * TILE, 0, order.key * SIDE, head, batch, barrier);
                 }
                 const u32 stage = turn % STAGES, barrier = full + 8 * stage;
                 wait_or_fail(empty + 8 * stage, turn / STAGES & 1 ^ 1);
-                expect(barrier, STAGE + 2 * OF_ROWS * 4);
-                load(q_tiles, stages + stage * STAGE, 0, tile.query * SIDE, head, batch, barrier);
-                load(above_tiles, stages + stage * STAGE + TILE, 0, tile.query * SIDE, head, batch, barrier);
+                asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %3};" ::"r"(told + stage * 16), "r"(tile.line),
+                             "r"(tile.key_query), "r"(tile.is) : "memory");
+                expect(barrier, STAGE + 8 * OF_ROWS);
+                load(q_tiles, stages + stage * STAGE, 0, order.query * SIDE, head, batch, barrier);
+                load(above_tiles, stages + stage * STAGE + TILE, 0, order.query * SIDE, head, batch, barrier);
                 asm volatile(
                     "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%3], %1, [%2];"
                     ::"r"(rows + stage * (8 * OF_ROWS)), "r"(8 * OF_ROWS), "r"(barrier),
-                      "l"(levels + ((u64)tile.line * tall + tile.query) * (2 * OF_ROWS)) : "memory");
+                      "l"(levels + ((u64)tile.line * tall + order.query) * (2 * OF_ROWS)) : "memory");
             }
             wait_or_fail(done, 0);  // who multiplies has no register to count its polls
         }
@@ -208,12 +257,18 @@ extern "C" __global__ void __launch_bounds__(384, 1) go_back(
         const u32 room = rooms + (mine * 4 + warp) * OF_WARP, own_sums = sums + (mine * 4 + warp) * KINDS * 256;
         float4* place = gathered + ((u64)blockIdx.x * tall * 2 + mine) * 1024 + thread;  // of this thread's share
         float s[64], dp[64], dk[32], dv[32], dq[32];
-        Tile last = tile;  // the one before, whose queries' gradient comes one tile later
-        u32 last_slot = 0;
+        Tile tile, last = {0, 0, 0};  // the one before, whose queries' gradient comes one tile later
+        bool more = blockIdx.x < lines;
 
         const auto begin_scores = [&] {
-            const u32 stage = turn % STAGES, slot = column % 2;
-            if (tile.line < lines) wait(kv_full + 8 * slot, column / 2 & 1), wait(full + 8 * stage, turn / STAGES & 1);
+            const u32 stage = turn % STAGES;
+            if (more) {
+                wait(full + 8 * stage, turn / STAGES & 1);
+                asm volatile("ld.shared.v4.u32 {%0, %1, %2, %2}, [%3];"
+                             : "=r"(tile.line), "=r"(tile.key_query), "=r"(tile.is) : "r"(told + stage * 16));
+                if (tile.is & STARTS_KEYS) wait(kv_full + 8 * slot_of(tile), tile.is & ROUND ? 1 : 0);
+            }
+            const u32 slot = slot_of(tile);
             const u64 k = described(slots + slot * TILE + mine * OF_GROUP, 16, 1024);
             const u64 q = described(stages + stage * STAGE, 16, 1024);
             begin_products();
@@ -226,10 +281,10 @@ extern "C" __global__ void __launch_bounds__(384, 1) go_back(
 #pragma unroll
             for (int i = 0; i < 8; i++)
                 multiply_across(dq, described(buffer + mine * TILE, TILE, 1024) + i * (16 * 128 >> 4),
-                                described(slots + last_slot * TILE, TILE, 1024) + i * (16 * 128 >> 4), i > 0);
+                                described(slots + slot_of(last) * TILE, TILE, 1024) + i * (16 * 128 >> 4), i > 0);
             end_products();
         };
-        // What a group has of a gradient, 64 rows by 64 numbers.
+        // What a warp has of a gradient, 16 rows by 64 numbers.
         const auto give_out = [&](const Tiles& tiles, float (&d)[32], int kind, float factor, int row, int line) {
             u32 packed[16];
 #pragma unroll
@@ -242,31 +297,31 @@ extern "C" __global__ void __launch_bounds__(384, 1) go_back(
             asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
             __syncwarp();
             if (lane == 0) {
-                store(tiles, room, 0, row + mine * 64 + warp * 16, line % heads, line / heads);
+                store_once(tiles, room, 0, row + mine * 64 + warp * 16, line % heads, line / heads);
                 asm volatile("cp.async.bulk.commit_group;" ::: "memory");
             }
             add_rows(own_sums + kind * 256, d, lane);
         };
-        const auto begin_ending = [&](float4 (&more)[8]) {  // what was gathered of queries that no further keys meet
-            if (last.ends_queries(wide) && !last.starts_queries()) begin_taking(more, place + last.query * 2048);
-        };
-        const auto give_queries = [&](const float4 (&more)[8]) {
-            const bool starts = last.starts_queries();
-            float4* own = place + last.query * 2048;
-            if (last.ends_queries(wide)) {
-                if (!starts) {
+        const auto begin_ending = [&](float4 (&before)[8]) {  // what was gathered of queries that no further keys meet
 #pragma unroll
-                    for (int i = 0; i < 8; i++)
-                        dq[4 * i] += more[i].x, dq[4 * i + 1] += more[i].y, dq[4 * i + 2] += more[i].z,
-                            dq[4 * i + 3] += more[i].w;
-                }
-                give_out(dq_tiles, dq, 0, scale, last.query * SIDE, last.line);
-            } else if (starts) {
+            for (int i = 0; i < 8; i++) before[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+            if ((last.is & (ENDS_QUERIES | STARTS_QUERIES)) == ENDS_QUERIES)
+                begin_taking(before, place + last.query() * 2048);
+        };
+        const auto give_queries = [&](const float4 (&before)[8]) {
+            float4* own = place + last.query() * 2048;
+            if (last.is & ENDS_QUERIES) {
+#pragma unroll
+                for (int i = 0; i < 8; i++)
+                    dq[4 * i] += before[i].x, dq[4 * i + 1] += before[i].y, dq[4 * i + 2] += before[i].z,
+                        dq[4 * i + 3] += before[i].w;
+                give_out(dq_tiles, dq, 0, scale, last.query() * SIDE, last.line);
+            } else if (last.is & STARTS_QUERIES) {
                 put_first(own, dq);
             } else {
                 put_more(own, dq);
             }
-            if (!last.ends_line(tall, wide)) return;
+            if (!(last.is & ENDS_LINE)) return;
             const int batch = last.line / heads, head = last.line - batch * heads;
 #pragma unroll
             for (int kind = 0; kind < KINDS; kind++) {
@@ -293,11 +348,11 @@ extern "C" __global__ void __launch_bounds__(384, 1) go_back(
         until_multiplied<0>();
         stay_here(s);
 #pragma unroll 1
-        while (tile.line < lines) {
-            const u32 stage = turn % STAGES, slot = column % 2, buffer = upright + turn % 2 * (2 * TILE);
+        while (more) {
+            const u32 stage = turn % STAGES, slot = slot_of(tile), buffer = upright + turn % 2 * (2 * TILE);
             const u32 q_stage = stages + stage * STAGE, above_stage = q_stage + TILE;
             const u32 level = rows + stage * (8 * OF_ROWS) + lane % 4 * (4 * APART);
-            const bool starts_keys = tile.starts_keys(tall);
+            const bool starts_keys = tile.is & STARTS_KEYS;
 
             {
                 const u64 v = described(slots + (2 + slot) * TILE + mine * OF_GROUP, 16, 1024);
@@ -316,12 +371,12 @@ extern "C" __global__ void __launch_bounds__(384, 1) go_back(
                 for (int j = 0; j < 8; j++)
                     s[8 * i + j] = power_of_2(fmaf(s[8 * i + j], scale_of_powers, of_column[j / 4 * 2 + j % 2]));
             }
-            if (CAUSAL ? tile.query == tile.key : (tile.key + 1) * SIDE > keys) {
+            if (tile.is & HIDES) {
                 const int key = mine * 64 + warp * 16 + lane / 4;  // within the tile
 #pragma unroll
                 for (int i = 0; i < 64; i++) {
                     const int query = i / 4 * 8 + lane % 4 * 2 + i % 2, own = key + i / 2 % 2 * 8;
-                    if (CAUSAL ? own > query : tile.key * SIDE + own >= keys) s[i] = 0.0f;
+                    if (CAUSAL ? own > query : tile.key() * SIDE + own >= keys) s[i] = 0.0f;
                 }
             }
             give_turn(mine);
@@ -351,8 +406,8 @@ extern "C" __global__ void __launch_bounds__(384, 1) go_back(
                                 i > 0 || !starts_keys);
             end_products();
 
-            float4 more[8];
-            begin_ending(more);
+            float4 before[8];
+            begin_ending(before);
             until_told(turn & 1 ^ 1);
             const u32 corner = buffer + mine * OF_GROUP + warp * OF_WARP + corner_of(lane);
             put_down(corner, slopes[0]);
@@ -364,38 +419,36 @@ extern "C" __global__ void __launch_bounds__(384, 1) go_back(
             stay_here(dv), stay_here(dk);
             if (lane == 0) arrive(empty + 8 * stage);
             const Tile at = tile;
-            const u32 parity = turn & 1;
-            const bool ends_keys = at.ends_keys(tall), before = turn > 0;
-            tile.go_on(tall, wide);
-            turn++, column += ends_keys;
-            const bool leaves = before && last.ends_keys(tall);
+            const bool ends_keys = at.is & ENDS_KEYS, leaves = last.is & ENDS_KEYS, second = turn > 0;
             // The next keys come where the last were, if these are met by one tile alone.
             if (leaves && ends_keys) {
                 until_multiplied<0>();
-                if (lane == 0) arrive(kv_empty + 8 * last_slot);
+                if (lane == 0) arrive(kv_empty + 8 * slot_of(last));
             }
+            more = !(at.is & ENDS_ALL);
+            turn++;
             begin_scores();  // behind the last tile too, of whatever lies there: nobody reads them
             until_multiplied<1>();
             stay_here(dq);
-            if (leaves && !ends_keys && lane == 0) arrive(kv_empty + 8 * last_slot);
-            tell(parity);
-            if (before) give_queries(more);
-            last = at, last_slot = slot;
+            if (leaves && !ends_keys && lane == 0) arrive(kv_empty + 8 * slot_of(last));
+            tell(turn & 1 ^ 1);
+            if (second) give_queries(before);
+            last = at;
             if (ends_keys) {
-                give_out(dk_tiles, dk, 1, scale, at.key * SIDE, at.line);
-                give_out(dv_tiles, dv, 2, 1.0f, at.key * SIDE, at.line);
+                give_out(dk_tiles, dk, 1, scale, at.key() * SIDE, at.line);
+                give_out(dv_tiles, dv, 2, 1.0f, at.key() * SIDE, at.line);
             }
             until_multiplied<0>();
             stay_here(s);
         }
         if (turn > 0) {
-            float4 more[8];
-            begin_ending(more);
+            float4 before[8];
+            begin_ending(before);
             until_told(turn & 1 ^ 1);
             begin_queries(upright + (turn & 1 ^ 1) * (2 * TILE));
             until_multiplied<0>();
             stay_here(dq);
-            give_queries(more);
+            give_queries(before);
         }
         if (lane == 0) {
             asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");

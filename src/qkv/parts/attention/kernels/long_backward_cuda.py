@@ -20,7 +20,8 @@ THREADS = 384
 ROWS_A_BLOCK, PREPARING = 32, 256  # queries, and threads, of the program that prepares
 # Two slots of keys and of values, tiles of queries and what is above them, scores of two tiles, rooms of warps
 TILES = 4 + 2 * STAGES + 4 + WARPS * OF_WARP // SIDE
-SHARED = TILES * SIDE * PIECE * 2 + (STAGES * 2 * OF_ROWS + WARPS * KINDS * PIECE) * 4 + (2 * STAGES + 5) * 8 + 1024
+NUMBERS = STAGES * 2 * OF_ROWS + WARPS * KINDS * PIECE  # of queries, and sums of warps
+SHARED = TILES * SIDE * PIECE * 2 + NUMBERS * 4 + STAGES * 16 + (2 * STAGES + 5) * 8 + 1024
 
 
 def back_over_long_rows(
@@ -49,7 +50,7 @@ def back_over_long_rows(
     kept = log_sum.new_empty(b * WARPS, KINDS, heads, PIECE)
     half = q.dtype == torch.float16
     _program("prepare", causal, half).launch(
-        (tall * SIDE // ROWS_A_BLOCK, lines),
+        (lines, tall * SIDE // ROWS_A_BLOCK),
         (o, above, log_sum, levels, queries, heads, tall * SIDE, *_steps_of(o), *_steps_of(above)),
     )
     _program("go_back", causal, half).launch(
