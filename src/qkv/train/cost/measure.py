@@ -32,6 +32,7 @@ class Extent:
     most_flops: float  # of one product
     most_bytes: float
     spend: float  # seconds for one figure, at most about
+    hold: float = 0.0  # seconds for which a product is repeated, until a GPU has come to its limit of power
 
 
 ON_GPU = Extent(
@@ -44,6 +45,7 @@ ON_GPU = Extent(
     most_flops=2.5e12,
     most_bytes=4e9,
     spend=0.002,
+    hold=2.0,
 )
 ON_CPU = Extent(
     tokens=(64, 512, 2048),
@@ -87,6 +89,7 @@ def measure_device(
         attentions=attentions,
         traffic=traffic,
         generation=torch.cuda.get_device_properties(place).major if place.type == "cuda" else None,
+        sustained=_sustained(clock, chosen),
     )
 
 
@@ -117,6 +120,20 @@ class Clock:
         last.record()
         torch.cuda.synchronize(self.place)
         return first.elapsed_time(last) / 1e3
+
+
+def _sustained(clock: Clock, extent: Extent) -> float:
+    """How many times longer a large product takes in the long run: all others were timed for moments."""
+    if not extent.hold:
+        return 1.0
+    a, b = (torch.randn(8192, 8192, device=clock.place, dtype=torch.bfloat16) for _ in range(2))
+    torch.cuda.synchronize(clock.place)
+    time.sleep(extent.hold)
+    moment = clock.seconds(lambda: a @ b)
+    until = time.perf_counter() + extent.hold
+    while time.perf_counter() < until:
+        last = clock._elapsed(lambda: a @ b, 100) / 100
+    return max(1.0, float(f"{last / moment:.4g}"))
 
 
 def _memory(place: torch.device) -> int:

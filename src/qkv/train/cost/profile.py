@@ -44,6 +44,7 @@ class DeviceProfile:
     attentions: tuple[tuple[Any, ...], ...]  # AttentionShape's fields, seconds, bytes taken for each number of q
     traffic: Mapping[str, tuple[tuple[float, float], ...]]  # kind -> (bytes, seconds), rising
     generation: int | None = None  # of a GPU, as CUDA counts them: 9 is Hopper; None: a file from before it was told
+    sustained: float = 1.0  # how many times longer products take when one follows the other for seconds
     format: str = field(default=FORMAT, repr=False)
 
     def peak(self, precision: str) -> float:
@@ -59,7 +60,8 @@ class DeviceProfile:
         if work.kind == "nothing":
             return 0.0
         if work.kind == "product":
-            return max(self._product(Product(*work.shape), work.flops), self._moved("copy", work.bytes), self.launch)
+            multiplied = self._product(Product(*work.shape), work.flops) * self.sustained
+            return max(multiplied, self._moved("copy", work.bytes), self.launch)
         if work.kind == "attention":
             return max(self._attention(AttentionShape(*work.shape), work.flops), self.launch)
         return max(self._moved(work.kind, work.bytes), self.launch)
@@ -129,7 +131,8 @@ class DeviceProfile:
     def load(file: Path) -> DeviceProfile:
         values = read_json(file)
         known = {each.name for each in fields(DeviceProfile)}
-        if not isinstance(values, dict) or values.get("format") != FORMAT or {*values, "generation"} != known:
+        later = {"generation", "sustained"}  # what files from before do not tell
+        if not isinstance(values, dict) or values.get("format") != FORMAT or {*values} | later != known:
             raise QkvError(f"The file {file} is not a measured device: make it anew with qkv cost --measure.")
         tuples = {name: tuple(map(tuple, values[name])) for name in ("products", "attentions")}
         traffic = {kind: tuple(map(tuple, points)) for kind, points in values["traffic"].items()}

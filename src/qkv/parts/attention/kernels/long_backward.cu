@@ -129,7 +129,7 @@ __device__ __forceinline__ void begin_taking(float4 (&more)[8], const float4* pl
 
 // For each query, what all its scores' gradients are lowered by, and log₂ of its softmax's sum, both negated; behind
 // the last query such that no weight is left. Eight threads have a query of a head.
-extern "C" __global__ void __launch_bounds__(256) prepare(
+extern "C" __global__ void __launch_bounds__(256) attend_levels(
     const uint4* o, const uint4* above, const float* log_sums, float* levels, int queries, int heads, int rounded_up,
     int row_of_o, int batch_of_o, int head_of_o, int row_of_above, int batch_of_above, int head_of_above) {
     const int query = blockIdx.y * 32 + threadIdx.x / 8, part = threadIdx.x % 8;
@@ -199,7 +199,7 @@ struct Order {
     }
 };
 
-extern "C" __global__ void __launch_bounds__(384, 1) go_back(
+extern "C" __global__ void __launch_bounds__(384, 1) attend_back(
     const __grid_constant__ Tiles q_tiles, const __grid_constant__ Tiles k_tiles, const __grid_constant__ Tiles v_tiles,
     const __grid_constant__ Tiles above_tiles, const __grid_constant__ Tiles dq_tiles,
     const __grid_constant__ Tiles dk_tiles, const __grid_constant__ Tiles dv_tiles, const float* levels, float4* gathered,

@@ -49,11 +49,11 @@ def back_over_long_rows(
     gathered = log_sum.new_empty(blocks, tall, SIDE, PIECE)
     kept = log_sum.new_empty(b * WARPS, KINDS, heads, PIECE)
     half = q.dtype == torch.float16
-    _program("prepare", causal, half).launch(
+    _program("attend_levels", causal, half).launch(
         (lines, tall * SIDE // ROWS_A_BLOCK),
         (o, above, log_sum, levels, queries, heads, tall * SIDE, *_steps_of(o), *_steps_of(above)),
     )
-    _program("go_back", causal, half).launch(
+    _program("attend_back", causal, half).launch(
         (blocks, 1),
         (
             *(cuda.tiles_of(each, SIDE, PIECE) for each in (q, k, v, above)),
@@ -75,5 +75,5 @@ def _steps_of(x: Tensor) -> tuple[int, int, int]:
 @cache
 def _program(name: str, causal: bool, half: bool) -> cuda.Program:
     numbers = (("CAUSAL", int(causal)), ("HALF", int(half)))
-    threads, shared = (PREPARING, 0) if name == "prepare" else (THREADS, SHARED)
+    threads, shared = (PREPARING, 0) if name == "attend_levels" else (THREADS, SHARED)
     return cuda.program(FILE, name, numbers, threads, shared)
