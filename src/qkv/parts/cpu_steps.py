@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from qkv.parts import cpu
+from qkv.parts import cpu, large_pages
 
 PANEL = 32
 MULTIPLE = 16  # widths are multiples of this
@@ -375,7 +375,8 @@ def copied(template: Any) -> Any:
 def _panels(words: Tensor) -> Tensor:
     """[o c] → [p c PANEL], filled up with zeros."""
     filled = F.pad(words, (0, 0, 0, -len(words) % PANEL))
-    return filled.view(-1, PANEL, words.shape[1]).transpose(1, 2).contiguous()
+    panels = filled.view(-1, PANEL, words.shape[1]).transpose(1, 2)
+    return large_pages.empty(tuple(panels.shape), words.dtype).copy_(panels)
 
 
 def _filled(numbers: Tensor) -> Tensor:
