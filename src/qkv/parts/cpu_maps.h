@@ -144,6 +144,8 @@ static inline void of_panel(const Map &map, const uint32_t *w, const Inputs &x, 
     }
 }
 
+constexpr long AHEAD = 2048;  // bytes: where one row is alone, so far before they are read; more rows are slower with it
+
 // The first rows wait for the weights of their panel; those that follow find them, and fetch those of the next panel.
 template <class Of, class Done>
 static void of_group(const Map &map, const uint32_t *w, const Inputs &x, Group group, long rows, long panel, Done done) {
@@ -156,7 +158,7 @@ static void of_group(const Map &map, const uint32_t *w, const Inputs &x, Group g
   } else if (group.rows == 8) of_panel<Of, MOST_ROWS < 8 ? 1 : 8, 1>(map, w, x, group.first, panel, done);
   else if (group.rows == 4) of_panel<Of, MOST_ROWS < 4 ? 1 : 4, 2>(map, w, x, group.first, panel, done);
   else if (group.rows == 2) of_panel<Of, 2, MOST_ROWS < 8 ? 1 : 2>(map, w, x, group.first, panel, done);
-  else of_panel<Of, 1, MOST_ROWS < 8 ? 2 : 4>(map, w, x, group.first, panel, done);
+  else of_panel<Of, 1, MOST_ROWS < 8 ? 2 : 4, true>(map, w, x, group.first, panel, done, {(const char *)w + AHEAD, 4 * PANEL});
 }
 
 // One panel of W, made of rows that lie as they are; outputs that are not there are 0.
