@@ -1,8 +1,8 @@
 """Memory for matrices that are read from end to end at every step: in large pages, one matrix behind the other.
 
 A processor looks up where a page lies, and fetches ahead no farther than to its end, which of 4 KB comes too soon: of
-pages of 2 MB two cores read half as much again. Systems give such pages to those who ask, if they have any. A matrix
-may be smaller than a page, so several share a piece of memory, which is given back with the last of them.
+pages of 2 MB two cores read a tenth to a half more. Systems give such pages to those who ask, if they have any.
+A matrix may be smaller than a page, so several share a piece of memory, which is given back with the last of them.
 """
 
 from __future__ import annotations
