@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 
+from qkv.errors import QkvError
 from qkv.generate.continuation import FromPrompts
 from qkv.generate.prepare import prepare
 from qkv.generate.residual_steps import AttentionStep, FeedForwardStep, MemoryStep
@@ -16,6 +17,7 @@ from qkv.models.llama import LlamaSizes
 from qkv.models.marian import MarianSizes
 from qkv.models.t5 import T5Sizes
 from qkv.parts import cpu
+from qkv.parts.cpu_steps import StepsInOrder
 from qkv.parts.eight_bits import quantised
 from tests.generate.models import sources
 from tests.models.small import perturb
@@ -124,6 +126,46 @@ def test_a_translator_carries_outputs_on_as_by_its_parts(name, beams):
                 cache.select(torch.arange(3).repeat_interleave(beams))
             found.append([each.decode(target[:, step : step + 1], memory, cache) for step in range(1, 6)])
         torch.testing.assert_close(torch.cat(found[0], 1), torch.cat(found[1], 1), atol=2e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", TRANSLATORS)
+@torch.inference_mode()
+def test_steps_are_told_anew_where_rows_or_sources_move_and_only_there(name, monkeypatch):
+    model, made = model_of(name), []
+    ready = prepare(model)
+
+    class Noted(StepsInOrder):
+        def __init__(self, steps: Any) -> None:
+            made.append(len(steps))
+            super().__init__(steps)
+
+    source, told = sources([7, 2, 5], VOCABULARY)
+    target = torch.randint(0, VOCABULARY, (3, 9))
+    found, rows = [], torch.tensor([2, 0])
+    for each in (ready, model):
+        memory, cache, logits = each.encode(source, told), each.new_cache(9), []
+        monkeypatch.setattr("qkv.generate.residual_steps.StepsInOrder", Noted)
+        for step in range(9):
+            if step == 4:  # a source leaves
+                cache.select(rows, rows)
+                memory = memory.select(rows)
+            if step == 7:
+                cache.truncate(6)
+            logits.append(each.decode(target[: 3 if step < 4 else 2, step : step + 1], memory, cache))
+        found.append(logits)
+    assert [steps for steps in made if steps > 1] == [6, 6]
+    for ours, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(ours, theirs, atol=2e-5, rtol=1e-4)
+
+
+@torch.inference_mode()
+def test_a_cache_that_is_full_says_so_where_steps_were_told_before():
+    model = prepare(model_of("t5"))
+    memory, cache = model.encode(torch.randint(0, VOCABULARY, (1, 4))), model.new_cache(3)
+    for _ in range(3):
+        model.decode(torch.ones(1, 1, dtype=torch.long), memory, cache)
+    with pytest.raises(QkvError, match="holds 3 slots and slot 4"):
+        model.decode(torch.ones(1, 1, dtype=torch.long), memory, cache)
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama"])

@@ -30,6 +30,20 @@ def test_a_packed_map_is_the_map(rows, dtype, off):
 
 
 @needs_program
+@pytest.mark.parametrize("rows", [1, 4, 20])
+@torch.no_grad()
+def test_any_number_of_threads_makes_the_same_bits(rows):
+    weight, x, before = torch.randn(32 * 19 + 5, 80), torch.randn(rows, 80), torch.get_num_threads()
+    found = []
+    for threads in (1, 2, 3):
+        torch.set_num_threads(threads)
+        found.append(cpu_steps.map_rows(cpu_steps.PackedMap(weight, None), x))
+    torch.set_num_threads(before)
+    assert torch.equal(found[0], found[1])
+    assert torch.equal(found[0], found[2])
+
+
+@needs_program
 @pytest.mark.parametrize(("dtype", "off"), [(torch.float32, 2e-6), (torch.bfloat16, 5e-3)])
 @pytest.mark.parametrize("rows", [1, 7, 130, 2 * 1024 + 5])
 @torch.no_grad()
@@ -135,7 +149,7 @@ def test_the_likeliest_are_those_of_torch(vocabulary):
     logits = 5 * torch.randn(3, vocabulary)
     logits[1, 1] = -torch.inf
     for count in (1, 4):
-        for forbidden in (None, torch.tensor([0, 3])):
+        for forbidden in (None, torch.tensor([3, 0]), torch.tensor([], dtype=torch.long)):
             best, tokens = cpu_steps.likeliest(logits, min(count, vocabulary - 2), forbidden)
             own = logits.log_softmax(-1)
             if forbidden is not None:

@@ -8,7 +8,7 @@ from qkv.errors import QkvError
 from qkv.parts import embed
 from qkv.parts.attention.visibility import Tokens
 from qkv.parts.context import Context
-from qkv.parts.embed import Embed, TokenEmbedding, check_ids
+from qkv.parts.embed import FEW, Embed, TokenEmbedding, check_ids
 from qkv.parts.in_place import norm_into
 from qkv.parts.norm import LayerNorm
 from qkv.parts.position import Learned, Sinusoidal, sinusoids
@@ -53,10 +53,13 @@ def test_dropout_falls_on_the_sum_in_training_alone() -> None:
 def test_an_id_out_of_range_is_named(ids: list[int]) -> None:
     with pytest.raises(QkvError, match=f"between {ids[0]} and {ids[1]}, the vocabulary has 7"):
         check_ids(torch.tensor(ids), 7)
+    with pytest.raises(QkvError, match=f"between {ids[0]} and {ids[1]}, the vocabulary has 7"):
+        check_ids(torch.tensor([ids] * FEW), 7)
 
 
 def test_ids_in_range_pass() -> None:
     check_ids(torch.tensor([0, 6]), 7)
+    check_ids(torch.tensor([0, 6] * FEW), 7)
     check_ids(torch.tensor([], dtype=torch.long), 7)
 
 

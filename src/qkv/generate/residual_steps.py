@@ -9,8 +9,8 @@ Shapes: b rows, h query heads, g key/value heads, k keys, d width of a key, e of
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +20,7 @@ from qkv.generate.straight_memory import StraightCrossAttention, StraightPostNor
 from qkv.generate.turns import turns_of
 from qkv.parts.attention.attention import Attention, CrossAttention, MultiHead
 from qkv.parts.attention.cache import PreallocatedCache
-from qkv.parts.attention.visibility import Causal, Everything, NotPadding, Tokens
+from qkv.parts.attention.visibility import Causal, Everything, NotPadding, Rule, Tokens
 from qkv.parts.context import Context
 from qkv.parts.cpu_steps import (
     ACTIVATIONS,
@@ -33,11 +33,12 @@ from qkv.parts.cpu_steps import (
     HeadNumbers,
     KeptNumbers,
     MemoryNumbers,
+    MomentNumbers,
     NormNumbers,
     OneStep,
     PackedMap,
+    StepsInOrder,
     copied,
-    do_steps,
     most_rows,
 )
 from qkv.parts.feedforward import MLP, GatedMLP, programmed_name
@@ -63,18 +64,32 @@ class ResidualStep(nn.Module, ABC):
         self._norms = (none, norm) if self.ends_normed else (norm, none)
 
     def forward(self, x: Tensor, ctx: Context) -> Tensor:
-        step = self.told(x, ctx) if _is_stream(x) else None
-        return self.whole(x, ctx) if step is None else done([step], x)
+        step = self.told(x, ctx) if _is_plain(x) and _is_few(x) else None
+        return self.whole(x, ctx) if step is None else done(StepsInOrder([step]), x, self.now(x, ctx, ctx.bias))
 
     @abstractmethod
     def told(self, x: Tensor, ctx: Context) -> OneStep | None:
-        """What the program is told of this step, but for the stream, which x is; None: it is not the usual one."""
+        """What the program is told of this step for as long as keys and values lie where they do, but for the stream,
+        which x is; None: it is not the usual step.
+        """
+
+    def now(self, x: Tensor, ctx: Context, bias: Tensor | None) -> Moment:
+        """What it is told beside, of the token that comes now."""
+        return ANY_MOMENT
 
 
-def done(steps: Sequence[OneStep], x: Tensor) -> Tensor:
+class Moment(NamedTuple):
+    numbers: MomentNumbers
+    held: tuple[Tensor | None, ...] = ()  # what they point to
+
+
+ANY_MOMENT = Moment(MomentNumbers())
+
+
+def done(steps: StepsInOrder, x: Tensor, now: Moment) -> Tensor:
     """What becomes of the stream after these steps."""
     y = torch.empty_like(x)
-    do_steps(steps, x, y)
+    steps.do(x, y, now.numbers)
     return y
 
 
@@ -117,23 +132,36 @@ class AttentionStep(ResidualStep):
         if rooms is None or rooms[0].dtype != x.dtype or len(rooms[0]) != len(x):
             return None
         assert isinstance(cache, PreallocatedCache)
-        cache.check_room(1)
-        step, slots = copied(self.template), cache.length + 1
-        documents, bias, positions = None, None, None
-        if ctx.tokens.documents is not None and isinstance(told, NotPadding):
-            documents = _numbers(cache.keys(ctx.tokens).documents)  # [b k]
-        step.kept = _kept(rooms, slots, documents)
-        if ctx.bias is not None:
-            bias = ctx.bias.float()  # [1 h 1 k]
-            bias = bias if bias.stride(-1) == 1 else bias.contiguous()
-            step.bias, step.bias_head = bias.data_ptr(), bias.stride(1)
-            step.bias_row = 0 if len(bias) == 1 else bias.stride(0)
+        step = copied(self.template)
+        turns: tuple[Tensor, ...] = ()
+        step.kept = _kept(rooms, 0, None)
         if self._rotary is not None:
+            turns = self._turned(self._rotary, max(cache.capacity, ctx.longest()))
+            step.cos, step.sin, step.partner = [each.data_ptr() for each in turns]
+        return OneStep(ATTENDS, step, (rooms, turns))
+
+    def now(self, x: Tensor, ctx: Context, bias: Tensor | None) -> Moment:
+        cache = ctx.cache
+        assert isinstance(cache, PreallocatedCache)
+        cache.check_room(1)
+        now, documents, positions = MomentNumbers(slots=cache.length + 1), None, None
+        if ctx.tokens.documents is not None and isinstance(ctx.visibility, NotPadding):
+            documents = _numbers(cache.keys(ctx.tokens).documents)  # [b k]
+            now.documents = None if documents is None else documents.data_ptr()
+        if bias is not None:
+            bias = bias.float()  # [1 h 1 k]
+            bias = bias if bias.stride(-1) == 1 else bias.contiguous()
+            now.bias, now.bias_head = bias.data_ptr(), bias.stride(1)
+            now.bias_row = 0 if len(bias) == 1 else bias.stride(0)
+        if self.turns:
             positions = ctx.position_ids(x.device).expand(len(x), 1).contiguous()
-            cos, sin, partner = self._turned(self._rotary, max(cache.capacity, ctx.longest()))
-            step.cos, step.sin, step.partner = cos.data_ptr(), sin.data_ptr(), partner.data_ptr()
-            step.positions = positions.data_ptr()
-        return OneStep(ATTENDS, step, (documents, bias, positions))
+            now.positions = positions.data_ptr()
+        return Moment(now, (documents, bias, positions))
+
+    @property
+    def turns(self) -> bool:
+        """Whether positions turn heads."""
+        return self._rotary is not None
 
     def _turned(self, rotary: Rotary, positions: int) -> tuple[Tensor, ...]:
         """The tables of so many positions at least."""
@@ -179,25 +207,59 @@ class MemoryStep(ResidualStep):
         return k.contiguous(), v.contiguous()
 
 
+class Told(NamedTuple):
+    """All steps of a stack, and what they were told for."""
+
+    steps: StepsInOrder
+    shape: torch.Size
+    kind: torch.dtype
+    visibility: type[Rule]
+    memory_tokens: Tokens | None
+
+    def serves(self, x: Tensor, ctx: Context) -> bool:
+        same = x.shape == self.shape and x.dtype == self.kind and type(ctx.visibility) is self.visibility
+        watched = not _unwatched(ctx) or ctx.memory_position_vectors is not None
+        return same and ctx.memory_tokens is self.memory_tokens and not watched
+
+
 class StepsOfStack(nn.Module):
-    """A stack all of whose steps are residual ones, and usual: one call of the program does them, and the last norm."""
+    """A stack all of whose steps are residual ones, and usual: one call of the program does them, and the last norm.
+
+    What the program is told is made once, and noted in the cache for all tokens that find it as it was.
+    """
 
     def __init__(self, whole: Stack, steps: list[ResidualStep], norm: NormNumbers | None, held: list[Tensor]) -> None:
         super().__init__()
         self.whole, self._steps, self._norm, self._held = whole, steps, norm, held
+        looking_back = [step for step in steps if isinstance(step, AttentionStep)]
+        # All are told the same moment, and it takes one that turns to tell positions.
+        self._teller = max(looking_back, key=lambda step: step.turns, default=steps[0])
 
     def forward(self, x: Tensor, ctx: Context) -> Tensor:
-        if not _is_stream(x):
+        told = self._told(x, ctx) if _is_plain(x) else None
+        if told is None:
             return self.whole(x, ctx)
-        with_bias, told = self.whole.with_bias(ctx), []
+        return done(told.steps, x, self._teller.now(x, ctx, self.whole.bias_of(ctx)))
+
+    def _told(self, x: Tensor, ctx: Context) -> Told | None:
+        cache = ctx.cache
+        noted = cache.noted(self) if isinstance(cache, PreallocatedCache) else None
+        if isinstance(noted, Told) and noted.serves(x, ctx):
+            return noted
+        if not _is_few(x):
+            return None
+        steps = []
         for step in self._steps:
-            one = step.told(x, with_bias)
+            one = step.told(x, ctx)
             if one is None:
-                return self.whole(x, ctx)
-            told.append(one)
+                return None
+            steps.append(one)
         if self._norm is not None:
-            told[-1].numbers.after = self._norm
-        return done(told, x)
+            steps[-1].numbers.after = self._norm
+        told = Told(StepsInOrder(steps), x.shape, x.dtype, type(ctx.visibility), ctx.memory_tokens)
+        if isinstance(cache, PreallocatedCache):
+            cache.note(self, told)
+        return told
 
 
 def steps_of_stack(stack: nn.Module) -> nn.Module | None:
@@ -288,11 +350,14 @@ def _numbers(documents: Tensor | None) -> Tensor | None:
     return None if documents is None else documents.long().contiguous()
 
 
-def _is_stream(x: Tensor) -> bool:
-    """Whether the program reads it: few tokens, in one piece, in a precision that it knows."""
-    return (
-        0 < x.numel() <= most_rows(x.dtype) * x.shape[-1] and x.is_contiguous() and not torch.is_autocast_enabled("cpu")
-    )
+def _is_plain(x: Tensor) -> bool:
+    """Whether the program reads it as it lies, and nobody asks for another precision."""
+    return x.is_contiguous() and not torch.is_autocast_enabled("cpu")
+
+
+def _is_few(x: Tensor) -> bool:
+    """Whether there are few tokens, in a precision that the program knows."""
+    return 0 < x.numel() <= most_rows(x.dtype) * x.shape[-1]
 
 
 def _unwatched(ctx: Context) -> bool:

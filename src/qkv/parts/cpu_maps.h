@@ -144,6 +144,8 @@ static inline void of_panel(const Map &map, const uint32_t *w, const Inputs &x, 
     }
 }
 
+constexpr long AHEAD = 2048;  // bytes: where one row is alone, so far before they are read; more rows are slower with it
+
 // The first rows wait for the weights of their panel; those that follow find them, and fetch those of the next panel.
 template <class Of, class Done>
 static void of_group(const Map &map, const uint32_t *w, const Inputs &x, Group group, long rows, long panel, Done done) {
@@ -156,7 +158,7 @@ static void of_group(const Map &map, const uint32_t *w, const Inputs &x, Group g
   } else if (group.rows == 8) of_panel<Of, MOST_ROWS < 8 ? 1 : 8, 1>(map, w, x, group.first, panel, done);
   else if (group.rows == 4) of_panel<Of, MOST_ROWS < 4 ? 1 : 4, 2>(map, w, x, group.first, panel, done);
   else if (group.rows == 2) of_panel<Of, 2, MOST_ROWS < 8 ? 1 : 2>(map, w, x, group.first, panel, done);
-  else of_panel<Of, 1, MOST_ROWS < 8 ? 2 : 4>(map, w, x, group.first, panel, done);
+  else of_panel<Of, 1, MOST_ROWS < 8 ? 2 : 4, true>(map, w, x, group.first, panel, done, {(const char *)w + AHEAD, 4 * PANEL});
 }
 
 // One panel of W, made of rows that lie as they are; outputs that are not there are 0.
@@ -173,11 +175,7 @@ static inline const uint32_t *made_panel(const Map &map, long panel, uint32_t *i
 // By all threads of a team, which then wait for each other.
 // `done.is(row, output, values)` gets LANES outputs of a row, and `done.comes` is told of a panel of them before.
 template <class Done> static inline void map_rows(const Map &map, const Inputs &x, long rows, Done done) {
-  // Threads take a few panels at a time, and more where they fetch the next of their own.
-  const long shares = (rows > MOST_ROWS ? 2 : 4) * omp_get_num_threads(), fair = map.panels() / shares;
-  const long most = rows > MOST_ROWS ? 32 : 8, together = fair < 1 ? 1 : fair > most ? most : fair;
-#pragma omp for schedule(dynamic, together)
-  for (long panel = 0; panel < map.panels(); panel++) {
+  const auto map_panel = [&](long panel) {
     const long size = PANEL * map.row();
     const uint32_t *w = map.plain == nullptr ? map.cells + panel * size
                                              : made_panel(map, panel, x.panel + omp_get_thread_num() * size);
@@ -186,7 +184,13 @@ template <class Done> static inline void map_rows(const Map &map, const Inputs &
       else if (map.kind == BFLOAT16) of_group<OfBFloat16>(map, w, x, group, rows, panel, done);
       else of_group<OfEightBits>(map, w, x, group, rows, panel, done);
     }
-  }
+  };
+  // Each thread reads neighbouring panels from end to end; the last few are for whoever is there first.
+  const long shared_out = map.panels() * 7 / 8;
+#pragma omp for schedule(static) nowait
+  for (long panel = 0; panel < shared_out; panel++) map_panel(panel);
+#pragma omp for schedule(dynamic, 1)
+  for (long panel = shared_out; panel < map.panels(); panel++) map_panel(panel);
 }
 
 // The least and the largest number of a row, and 0, are whole steps from each other.

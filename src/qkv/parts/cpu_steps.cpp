@@ -333,6 +333,14 @@ struct Turns {
   const int32_t *partner;
 };
 
+// Where new tokens stand: the same for all steps of a stack, and another for each token.
+struct Moment {
+  long slots;                // with that of the new token
+  const int64_t *documents;  // [rows, slots]: 0 where a slot is hidden; null: none is
+  Bias bias;
+  const int64_t *positions;  // [rows] of the new tokens, where they turn heads
+};
+
 struct Attend {
   Stream stream;
   Norm before, after;
@@ -340,8 +348,7 @@ struct Attend {
   Heads heads;
   Turns turns;
   Kept kept;  // with the slot of the new token, which is written here
-  Bias bias;
-  const int64_t *positions;  // [rows] of the new tokens
+  Moment now;
 };
 
 static inline void turn(const Turns &turns, int64_t position, const float *x, float *y, long width) {
@@ -354,6 +361,7 @@ constexpr long WIDEST = 512;  // of a head
 template <class Precision> static void attend(const Attend &step, const Places &places, float *scores, long slots) {
   typedef typename Precision::Number Number;
   const Heads &heads = step.heads;
+  const Moment &now = step.now;
   const long each = heads.heads / heads.groups, keys_at = heads.heads * heads.key_width;
   const long values_at = keys_at + heads.groups * heads.key_width;
 #pragma omp for schedule(dynamic, 1)
@@ -364,7 +372,7 @@ template <class Precision> static void attend(const Attend &step, const Places &
     const float *value = made + values_at + group * heads.value_width;
     float turned[WIDEST];
     if (step.turns.cos != nullptr) {
-      turn(step.turns, step.positions[row], key, turned, heads.key_width);
+      turn(step.turns, now.positions[row], key, turned, heads.key_width);
       key = turned;
     }
     const long slot = (row * heads.groups + group) * step.kept.capacity + step.kept.slots - 1;
@@ -375,11 +383,11 @@ template <class Precision> static void attend(const Attend &step, const Places &
     for (long head = group * each; head < (group + 1) * each; head++) {
       const float *q = made + head * heads.key_width;
       if (step.turns.cos != nullptr) {
-        turn(step.turns, step.positions[row], q, turned, heads.key_width);
+        turn(step.turns, now.positions[row], q, turned, heads.key_width);
         q = turned;
       }
       const float *bias =
-          step.bias.scores == nullptr ? nullptr : step.bias.scores + row * step.bias.row + head * step.bias.head;
+          now.bias.scores == nullptr ? nullptr : now.bias.scores + row * now.bias.row + head * now.bias.head;
       read_slots<Precision>(heads, step.kept, bias, row, group, q, scores + task * slots,
                             places.between + (row * heads.heads + head) * heads.value_width);
     }
@@ -519,6 +527,7 @@ enum StepKind { FEED_FORWARD, ATTENDS, REMEMBERS, ATTENDS_ROWS };  // as Python 
 // Steps one after the other, each of which reads what the one before has written.
 struct Steps {
   Stream stream;
+  Moment now;
   long many;
   const int *kinds;
   void *const *steps;
@@ -529,12 +538,17 @@ template <class Step> static void do_with(Step *step, const Stream &stream) {
   do_step(step);
 }
 
+static Attend *at(Attend *step, const Moment &now) {
+  step->now = now, step->kept.slots = now.slots, step->kept.documents = now.documents;
+  return step;
+}
+
 extern "C" void qkv_steps(const Steps *all) {
   Stream stream = all->stream;
   for (long i = 0; i < all->many; i++) {
     void *step = all->steps[i];
     if (all->kinds[i] == FEED_FORWARD) do_with((FeedForward *)step, stream);
-    else if (all->kinds[i] == ATTENDS) do_with((Attend *)step, stream);
+    else if (all->kinds[i] == ATTENDS) do_with(at((Attend *)step, all->now), stream);
     else if (all->kinds[i] == REMEMBERS) do_with((Remember *)step, stream);
     else do_with((AttendRows *)step, stream);
     stream.x = stream.y;
@@ -544,10 +558,10 @@ extern "C" void qkv_steps(const Steps *all) {
 // The `count` likeliest tokens of each row, best first, with their log-probabilities; forbidden ones are passed over.
 struct Choose {
   const float *logits;  // [rows, vocabulary]
-  const uint8_t *forbidden;  // [vocabulary], or null
+  const int64_t *forbidden;  // tokens
   float *best;          // [rows, count]
   int64_t *tokens;      // [rows, count]
-  long rows, vocabulary, count;
+  long rows, vocabulary, count, forbidden_many;
   int threads;
 };
 
@@ -555,11 +569,16 @@ constexpr long TOKENS = 8 * LANES;  // tokens whose maximum is taken before any 
 
 extern "C" void qkv_choose(const Choose *step) {
   const long vocabulary = step->vocabulary, count = step->count, blocks = (vocabulary + TOKENS - 1) / TOKENS;
-  Room room(step->rows * Room::spare(blocks));
+  Room room(step->rows * Room::spare(blocks) + Room::spare(vocabulary / 4 + 1));
+  float *all_maxima = room.take(step->rows * Room::spare(blocks));
+  uint8_t *hidden = room.take<uint8_t>(vocabulary / 4 + 1);  // whether a token is forbidden
+  std::memset(hidden, 0, vocabulary);
+  for (long i = 0; i < step->forbidden_many; i++)
+    if (0 <= step->forbidden[i] && step->forbidden[i] < vocabulary) hidden[step->forbidden[i]] = 1;
 #pragma omp parallel for schedule(static) num_threads(step->threads)
   for (long row = 0; row < step->rows; row++) {
     const float *logits = step->logits + row * vocabulary;
-    float *best = step->best + row * count, *maxima = room.next + row * Room::spare(blocks);
+    float *best = step->best + row * count, *maxima = all_maxima + row * Room::spare(blocks);
     int64_t *tokens = step->tokens + row * count;
     float largest = -INFINITY;
     for (long block = 0; block < blocks; block++) {
@@ -584,7 +603,7 @@ extern "C" void qkv_choose(const Choose *step) {
       for (long token = block * TOKENS; token < end; token++) {
         const float own = logits[token];
         if (found == count && !(own > best[count - 1])) continue;
-        if (step->forbidden != nullptr && step->forbidden[token]) continue;
+        if (hidden[token]) continue;
         long at = found < count ? found++ : count - 1;
         for (; at > 0 && best[at - 1] < own; at--) best[at] = best[at - 1], tokens[at] = tokens[at - 1];
         best[at] = own, tokens[at] = token;

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from qkv.parts import cpu
+from qkv.parts import cpu, large_pages
 
 PANEL = 32
 MULTIPLE = 16  # widths are multiples of this
@@ -66,6 +66,19 @@ class KeptNumbers(Structure):
     ]
 
 
+class MomentNumbers(Structure):
+    """Where new tokens stand: the same for all steps of a stack, and another for each token."""
+
+    _fields_ = [
+        ("slots", c_long),
+        ("documents", c_void_p),
+        ("bias", c_void_p),
+        ("bias_row", c_long),
+        ("bias_head", c_long),
+        ("positions", c_void_p),
+    ]
+
+
 class MapAlone(Structure):
     _fields_ = [
         ("stream", StreamNumbers),
@@ -109,10 +122,7 @@ class AttentionNumbers(ProjectedNumbers):
         ("sin", c_void_p),
         ("partner", c_void_p),
         ("kept", KeptNumbers),
-        ("bias", c_void_p),
-        ("bias_row", c_long),
-        ("bias_head", c_long),
-        ("positions", c_void_p),
+        ("now", MomentNumbers),
     ]
 
 
@@ -130,7 +140,13 @@ class MemoryNumbers(Structure):
 
 
 class StepsNumbers(Structure):
-    _fields_ = [("stream", StreamNumbers), ("many", c_long), ("kinds", c_void_p), ("steps", c_void_p)]
+    _fields_ = [
+        ("stream", StreamNumbers),
+        ("now", MomentNumbers),
+        ("many", c_long),
+        ("kinds", c_void_p),
+        ("steps", c_void_p),
+    ]
 
 
 class ChoiceNumbers(Structure):
@@ -142,6 +158,7 @@ class ChoiceNumbers(Structure):
         ("rows", c_long),
         ("vocabulary", c_long),
         ("count", c_long),
+        ("forbidden_many", c_long),
         ("threads", c_int),
     ]
 
@@ -241,7 +258,7 @@ class Norms(NamedTuple):
 
 
 class OneStep(NamedTuple):
-    """A residual step as the program is told of it, but for its stream."""
+    """A residual step as the program is told of it, but for its stream and the moment."""
 
     kind: int
     numbers: Any
@@ -255,13 +272,29 @@ def feed_forward_step(norms: Norms, inner: PackedMap, outer: PackedMap, activati
     return OneStep(FEED_FORWARD, numbers, (norms, inner, outer))
 
 
+class StepsInOrder:
+    """Steps, one after the other, as the program is told of them: for any number of calls, one at a time."""
+
+    def __init__(self, steps: Sequence[OneStep]) -> None:
+        many = len(steps)
+        self._kinds = (c_int * many)(*[step.kind for step in steps])
+        self._places = (c_void_p * many)(*[addressof(step.numbers) for step in steps])
+        self._held = steps
+        self._told = StepsNumbers(many=many, kinds=addressof(self._kinds), steps=addressof(self._places))
+
+    def do(self, x: Tensor, y: Tensor, now: MomentNumbers | None = None) -> None:
+        """y becomes what they make of x, which y may be, in one call. [… d] [… d]"""
+        library = cpu.library()
+        assert library is not None
+        self._told.stream = stream(x, y)
+        if now is not None:
+            self._told.now = now
+        library.qkv_steps(byref(self._told))
+
+
 def do_steps(steps: Sequence[OneStep], x: Tensor, y: Tensor) -> None:
-    """y becomes what steps, one after the other, make of x, which y may be, in one call. [… d] [… d]"""
-    library, many = cpu.library(), len(steps)
-    assert library is not None
-    kinds = (c_int * many)(*[step.kind for step in steps])
-    places = (c_void_p * many)(*[addressof(step.numbers) for step in steps])
-    library.qkv_steps(byref(StepsNumbers(stream(x, y), many, addressof(kinds), addressof(places))))
+    """The same once, of steps that do not ask for the moment."""
+    StepsInOrder(steps).do(x, y)
 
 
 class Answers:
@@ -330,17 +363,17 @@ def can_choose(logits: Tensor) -> bool:
 
 
 def likeliest(logits: Tensor, count: int, forbidden: Tensor | None) -> tuple[Tensor, Tensor]:
-    """The `count` likeliest tokens of each row, best first, with their log-probabilities. [r v] → [r c] [r c]"""
+    """The `count` likeliest tokens of each row, best first, with their log-probabilities. [r v] → [r c] [r c]
+
+    `forbidden` are tokens of the vocabulary, in one piece.
+    """
     library = cpu.library()
     assert library is not None
     rows, vocabulary = logits.shape
     best, tokens = logits.new_empty(rows, count), torch.empty(rows, count, dtype=torch.long)
-    hidden = None
-    if forbidden is not None:
-        hidden = torch.zeros(vocabulary, dtype=torch.bool).index_fill_(0, forbidden, True)
-    at = None if hidden is None else hidden.data_ptr()
+    at, many = (None, 0) if forbidden is None else (forbidden.data_ptr(), len(forbidden))
     places = logits.data_ptr(), at, best.data_ptr(), tokens.data_ptr()
-    library.qkv_choose(byref(ChoiceNumbers(*places, rows, vocabulary, count, torch.get_num_threads())))
+    library.qkv_choose(byref(ChoiceNumbers(*places, rows, vocabulary, count, many, torch.get_num_threads())))
     return best, tokens
 
 
@@ -375,7 +408,8 @@ def copied(template: Any) -> Any:
 def _panels(words: Tensor) -> Tensor:
     """[o c] → [p c PANEL], filled up with zeros."""
     filled = F.pad(words, (0, 0, 0, -len(words) % PANEL))
-    return filled.view(-1, PANEL, words.shape[1]).transpose(1, 2).contiguous()
+    panels = filled.view(-1, PANEL, words.shape[1]).transpose(1, 2)
+    return large_pages.empty(tuple(panels.shape), words.dtype).copy_(panels)
 
 
 def _filled(numbers: Tensor) -> Tensor:

@@ -15,6 +15,7 @@ from qkv.parts.context import Context
 from qkv.parts.in_place import norm_into, norm_is_known, only_answers, pays
 from qkv.parts.programs import is_counted, runs_or_counts, unwatched
 
+FEW = 64  # ids
 ENOUGH = 1 << 20  # numbers of a gradient; with fewer, launching programs takes the host longer than they save
 
 
@@ -129,5 +130,12 @@ def _alike(x: Tensor, other: Tensor | None) -> bool:
 
 def check_ids(ids: Tensor, vocabulary: int) -> None:
     """An id out of range is a clear error here and an obscure one, or a wrong answer, anywhere later."""
-    if ids.numel() and not (0 <= int(ids.min()) and int(ids.max()) < vocabulary):
-        raise QkvError(f"Token ids lie between {int(ids.min())} and {int(ids.max())}, the vocabulary has {vocabulary}.")
+    if not ids.numel():
+        return
+    if ids.numel() <= FEW:  # of a step of decoding, where asking torch twice takes longer than looking at each
+        numbers = ids.flatten().tolist()
+        lowest, highest = min(numbers), max(numbers)
+    else:
+        lowest, highest = int(ids.min()), int(ids.max())
+    if lowest < 0 or highest >= vocabulary:
+        raise QkvError(f"Token ids lie between {lowest} and {highest}, the vocabulary has {vocabulary}.")

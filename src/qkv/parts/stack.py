@@ -64,7 +64,12 @@ class Stack(nn.Module):
 
     def with_bias(self, ctx: Context) -> Context:
         """The context with the bias that all blocks share."""
+        return ctx if self.bias is None else replace(ctx, bias=self.bias_of(ctx))
+
+    def bias_of(self, ctx: Context) -> Tensor | None:
+        """What is added to every score: the context's own where the stack has none. [1 h q k]"""
         if self.bias is None:
-            return ctx
+            return ctx.bias
         keys = ctx.tokens if ctx.cache is None else ctx.cache.keys(ctx.tokens)
-        return replace(ctx, bias=self.bias(ctx.tokens, keys))
+        bias: Tensor = self.bias(ctx.tokens, keys)
+        return bias

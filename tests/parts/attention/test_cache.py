@@ -210,6 +210,25 @@ def test_a_preallocated_cache_writes_in_place() -> None:
 
 
 @torch.no_grad()
+def test_a_note_is_kept_while_keys_and_values_stay_where_they_are() -> None:
+    stack, x, memory, cache = decoder(), torch.randn(2, 4, WIDTH), torch.randn(2, 5, WIDTH), PreallocatedCache(SIZE)
+    rows, other = torch.tensor([1, 0]), Attention(WIDTH, HEADS)
+    assert cache.noted(stack) is None
+
+    def moves(change: Callable[[], object]) -> bool:
+        cache.note(stack, "seen")
+        change()
+        return cache.noted(stack) is None
+
+    assert moves(lambda: decode(stack, x[:, :1], memory, steps=(1,), cache=cache))  # rooms are made
+    assert not moves(lambda: decode(stack, x[:, 1:], memory, steps=(1, 2), cache=cache))
+    assert not moves(lambda: cache.truncate(2))
+    assert moves(lambda: cache.select(rows))  # these are few: into new rooms
+    assert moves(lambda: cache.select(rows, rows))
+    assert moves(lambda: cache.extend(other, torch.zeros(2, HEADS, 1, 4), torch.zeros(2, HEADS, 1, 4)))
+
+
+@torch.no_grad()
 def test_a_full_cache_says_so() -> None:
     stack, x, memory = decoder(), torch.randn(1, 4, WIDTH), torch.randn(1, 5, WIDTH)
     with pytest.raises(QkvError, match="holds 3 slots and slot 4"):

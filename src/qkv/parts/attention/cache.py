@@ -141,13 +141,14 @@ class PreallocatedCache(Cache):
     def __init__(self, capacity: int) -> None:
         super().__init__()
         self.capacity = capacity
+        self._noted: dict[nn.Module, object] = {}
 
     def extend(self, owner: nn.Module, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         new = k.shape[2]
         end = self.length + new
         self.check_room(new)
         if owner not in self._steps:
-            self._steps[owner] = (_room(k, self.capacity), _room(v, self.capacity))
+            self.take(owner, _room(k, self.capacity), _room(v, self.capacity))
         all_k, all_v = self._steps[owner]
         all_k.narrow(2, self.length, new).copy_(k)
         all_v.narrow(2, self.length, new).copy_(v)
@@ -155,12 +156,14 @@ class PreallocatedCache(Cache):
 
     def select(self, rows: Tensor, memory_rows: Tensor | None = None) -> None:
         self._select_shared(rows, memory_rows)
+        if memory_rows is not None:
+            self._noted.clear()
         rooms = [room for pair in self._steps.values() for room in pair]
         if cpu_steps.can_reorder(rooms, rows):
             cpu_steps.reorder(rooms, rows, self.length)
             return
         for owner, (k, v) in self._steps.items():
-            self._steps[owner] = (_selected(k, rows, self.length), _selected(v, rows, self.length))
+            self.take(owner, _selected(k, rows, self.length), _selected(v, rows, self.length))
 
     def truncate(self, length: int) -> None:
         self._shorten(length)  # the room stays: what is written next overwrites what is forgotten
@@ -174,6 +177,14 @@ class PreallocatedCache(Cache):
         """Keys and values of an attention's slots [r h capacity d], for those who write the next ones themselves."""
         return self._steps.get(owner)
 
+    def noted(self, owner: nn.Module) -> object | None:
+        """What `note` was given, if all keys and values still lie where they lay then."""
+        return self._noted.get(owner)
+
+    def note(self, owner: nn.Module, what: object) -> None:
+        """Keep what someone made of the places where keys and values lie."""
+        self._noted[owner] = what
+
     @property
     def documents(self) -> Tensor | None:
         """[r length], of the slots already decoded; None: all are real."""
@@ -185,7 +196,8 @@ class PreallocatedCache(Cache):
         return not self._sums
 
     def take(self, owner: nn.Module, k: Tensor, v: Tensor) -> None:
-        """Make these [r h capacity d] the room of an attention that has none yet."""
+        """Make these [r h capacity d] the room of an attention."""
+        self._noted.clear()
         self._steps[owner] = (k, v)
 
     def rooms(self) -> Iterable[tuple[nn.Module, tuple[Tensor, Tensor]]]:
