@@ -8,6 +8,7 @@ A matrix may be smaller than a page, so several share a piece of memory, which i
 from __future__ import annotations
 
 import mmap
+from contextlib import suppress
 from threading import Lock
 
 import torch
@@ -42,7 +43,8 @@ class LargePages:
     def _begin_piece(self, wanted: int) -> None:
         size = -(-max(wanted, PIECE) // PAGE) * PAGE
         self._piece = mmap.mmap(-1, size + PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        self._piece.madvise(mmap.MADV_HUGEPAGE)
+        with suppress(OSError):  # a system built without them: its pages are small, and hold the same
+            self._piece.madvise(mmap.MADV_HUGEPAGE)
         self._next = -torch.frombuffer(self._piece, dtype=torch.uint8).data_ptr() % PAGE
         self._end = self._next + size
 
