@@ -79,9 +79,9 @@ template <class Number, class Added, class Do> struct Outputs {
 
   void comes(long row, long output) const {
     const long at = row * width + output;
-    for (unsigned long i = 0; i < PANEL * sizeof(Number); i += 64) __builtin_prefetch((const char *)(to + at) + i, 1);
+    for (unsigned long i = 0; i < PANEL * sizeof(Number); i += 64) fetch<1>((const char *)(to + at) + i);
     if (added != nullptr)
-      for (unsigned long i = 0; i < PANEL * sizeof(Added); i += 64) __builtin_prefetch((const char *)(added + at) + i);
+      for (unsigned long i = 0; i < PANEL * sizeof(Added); i += 64) fetch<0>((const char *)(added + at) + i);
   }
   void is(long row, long output, Floats v) const { write(to + row * width + output, v, width - output); }
 };
@@ -137,9 +137,19 @@ static inline void make(const Map &map, long rows, const Places &places, int act
   }));
 }
 
-// x += map(between), then the norm behind it, and out.
-static inline void end(const Stream &stream, const Map &map, const Norm &after, const Places &places) {
-  map_rows(map, places.cells, stream.rows, outputs(places.x, map.outputs, [&](float *x, Floats v, long left) {
+// Rows of numbers in a precision as a map reads them: where they lie, if it reads numbers of that precision; else in cells.
+template <class Precision>
+static inline Inputs as_read(const Map &map, float *numbers, long rows, const Inputs &cells) {
+  if (map.kind == Precision::KIND) return {(uint32_t *)numbers, nullptr, nullptr, nullptr};
+#pragma omp for schedule(static)
+  for (long row = 0; row < rows; row++) into_cells(map, numbers + row * map.inputs, cells, row);
+  return cells;
+}
+
+// x += map(given), then the norm behind it, and out.
+static inline void end(const Stream &stream, const Map &map, const Inputs &given, const Norm &after,
+                       const Places &places) {
+  map_rows(map, given, stream.rows, outputs(places.x, map.outputs, [&](float *x, Floats v, long left) {
     if (left >= LANES) store(x, loaded<Floats>(x) + v);
   }));
 #pragma omp for schedule(static)
@@ -163,8 +173,8 @@ static long fair_share(long rows, long most, long at_once) {
 }
 
 // A step whose mixer reads keys and values, that its first map has made in some precision: `read(places, scores)` does,
-// with room for so many `numbers`.
-template <class Made = Single, class Step, class Read>
+// with room for so many `numbers`, and answers in some precision, which is single or that of the last map.
+template <class Made = Single, class Answer = Single, class Step, class Read>
 static void reading_step(const Step &step, const Map &first, long numbers, Read read) {
   const Map &out = step.out;
   const Stream &stream = step.stream;
@@ -177,8 +187,6 @@ static void reading_step(const Step &step, const Map &first, long numbers, Read 
     begin(stream, step.before, first, places);
     make<Made>(first, rows, places, NONE);
     read(places, scores);
-#pragma omp for schedule(static)
-    for (long row = 0; row < rows; row++) into_cells(out, places.between + row * out.inputs, places.cells, row);
-    end(stream, out, step.after, places);
+    end(stream, out, as_read<Answer>(out, places.between, rows, places.cells), step.after, places);
   }
 }

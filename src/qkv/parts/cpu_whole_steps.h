@@ -23,16 +23,24 @@ static void do_together(const FeedForward *step) {
 #pragma omp parallel num_threads(stream.threads)
   {
     begin(stream, step->before, inner, places);
-    make(inner, rows, places, step->gated ? NONE : step->activation);
+    Inputs given = places.cells;
+    if (step->gated) {
+      make(inner, rows, places, NONE);
 #pragma omp for schedule(static)
-    for (long row = 0; row < rows; row++) {
-      float *made = places.made + row * inner.outputs;
-      if (step->gated)
+      for (long row = 0; row < rows; row++) {
+        float *made = places.made + row * inner.outputs;
         for (long i = 0; i < hidden; i += LANES)
           store(made + i, activated(step->activation, loaded<Floats>(made + i)) * loaded<Floats>(made + hidden + i));
-      into_cells(outer, made, places.cells, row);
+        into_cells(outer, made, places.cells, row);
+      }
+    } else if (outer.kind == BFLOAT16) {
+      make<BFloat16>(inner, rows, places, step->activation);
+      given = as_read<BFloat16>(outer, places.made, rows, places.cells);
+    } else {
+      make(inner, rows, places, step->activation);
+      given = as_read<Single>(outer, places.made, rows, places.cells);
     }
-    end(stream, outer, step->after, places);
+    end(stream, outer, given, step->after, places);
   }
 }
 
@@ -52,7 +60,7 @@ static void do_step(const FeedForward *all) {
   }
 }
 
-// Attention of whole rows, made by a map in 8 bits and read by one: queries, keys and values between them are in bfloat16.
+// Attention of whole rows. Queries, keys and values between its maps are in single precision if those are, else in bfloat16.
 struct AttendRows {
   Stream stream;
   Norm before, after;
@@ -73,26 +81,28 @@ struct SomeRows {
   }
 };
 
-static void attend_some(const AttendRows &all, SomeRows some, int threads) {
+template <class Kinds> static void attend_some(const AttendRows &all, SomeRows some, int threads) {
   AttendRows part = all;
   part.stream = part_of(all.stream, all.project.inputs, some.first_slot, some.slots, threads);
   const long heads = all.of.heads, groups = all.of.groups, width = all.of.width, apart = all.project.outputs;
   const long each = Room::spare(HeldHead::numbers(all.of.keys, width));
   WholeRows &of = part.of;
-  reading_step<BFloat16>(part, part.project, threads * each, [&](const Places &places, float *room) {
+  typedef typename Kinds::Given Given;
+  typedef typename Kinds::Answer Answer;
+  reading_step<Given, Answer>(part, part.project, threads * each, [&](const Places &places, float *room) {
 #pragma omp single
     {  // as if all rows were there
-      const uint16_t *made = (const uint16_t *)places.made - some.first_slot * apart;
+      const typename Given::Number *made = (const typename Given::Number *)places.made - some.first_slot * apart;
       const long row = of.bounds == nullptr ? of.keys * apart : 0;
       of.q = {made, row, width, apart};
       of.k = {made + heads * width, row, width, apart};
       of.v = {made + (heads + groups) * width, row, width, apart};
-      of.o = places.between - some.first_slot * heads * width;
+      of.o = (typename Answer::Number *)places.between - some.first_slot * heads * width;
     }
     HeldHead held(room + omp_get_thread_num() * each, of.keys, width);
 #pragma omp for schedule(dynamic, 1)
     for (long task = 0; task < some.many * heads; task++)
-      read_head<AmongBytes>(of, OneRow(of, some.first + task / heads), task % heads, held);
+      read_head<Kinds>(of, OneRow(of, some.first + task / heads), task % heads, held);
   });
 }
 
@@ -101,7 +111,7 @@ constexpr long SHARES = 4;         // of each thread, so that none waits long fo
 
 // A thread does neighbouring rows from the first map to the last, where they are many or share out evenly; else all
 // threads do all of them together.
-static void do_step(const AttendRows *all) {
+template <class Kinds> static void attend_all(const AttendRows *all) {
   const WholeRows &of = all->of;
   const long threads = all->stream.threads, slots = all->stream.rows;
   long parts = 0, most = 0;
@@ -110,13 +120,19 @@ static void do_step(const AttendRows *all) {
     first += some.many, most = some.slots > most ? some.slots : most;
   }
   const bool alone = parts * most == slots && parts % threads == 0;
-  if (!alone && most * threads * SHARES > slots) return attend_some(*all, {0, of.rows, 0, slots}, threads);
+  if (!alone && most * threads * SHARES > slots) return attend_some<Kinds>(*all, {0, of.rows, 0, slots}, threads);
 #pragma omp parallel num_threads(threads)
 #pragma omp single
   for (long first = 0; first < of.rows;) {
     const SomeRows some = SomeRows::at(of, first, SLOTS_OF_ONE);
     first += some.many;
 #pragma omp task firstprivate(some)
-    attend_some(*all, some, 1);
+    attend_some<Kinds>(*all, some, 1);
   }
+}
+
+static void do_step(const AttendRows *all) {
+  if (all->out.kind == SINGLE) attend_all<AllSingle>(all);
+  else if (all->out.kind == BFLOAT16) attend_all<BetweenBFloat16>(all);
+  else attend_all<BetweenBytes>(all);
 }
