@@ -142,8 +142,8 @@ def _by_few_calls(
 ) -> Tensor:
     """The same on a CPU: steps that the program knows are one call, as many as follow each other.
 
-    Elsewhere a norm is taken of sums as they are made: of this step's, or for the step behind it. In bfloat16 that rounds
-    less than steps that are a call each, so there it is all of them or none.
+    Elsewhere a norm is taken of sums as they are made: of this step's, or for the step behind it. In bfloat16 that
+    rounds less than steps that are a call each, so there it is all of them or none.
     """
     steps = plan.steps
     keeps = plan.keeps and (stream.dtype == torch.float32 or all(_is_known(step.mixer, stream, ctx) for step in steps))
