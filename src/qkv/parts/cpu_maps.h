@@ -14,9 +14,7 @@
 #include <omp.h>
 
 constexpr int PANEL = 32, PARTS = PANEL / LANES;  // as Python packs them; registers that one cell of all outputs fills
-// Cells that are added up before they join the sum of others: sums of fewer are rounded less, and what many rows have of
-// them, beside what two panels have, stays near.
-constexpr long BLOCK = 768;
+constexpr long BLOCK = 512;  // cells that are added up before they join the sum of others: sums of fewer are rounded less
 #if defined(__AVX512F__)
 constexpr int MOST_ROWS = 8;  // whose sums fit into registers
 #else
@@ -41,14 +39,6 @@ struct Inputs {
   uint32_t *cells;  // [rows, cells of a row]
   float *steps, *zeros;
   uint32_t *panel;  // room of each thread for one of W's that is made when it is needed, where W lies as it is
-  long apart;       // cells from one row to the next; 0: they follow each other
-
-  const uint32_t *row(long number, const Map &map) const { return cells + number * (apart == 0 ? map.row() : apart); }
-};
-
-// Cells of all rows that are multiplied with those of W.
-struct Stretch {
-  long begin, end;
 };
 
 // Rows that are done together: eight, as long as there are so many, then four, two and one.
@@ -103,22 +93,22 @@ struct Fetched {
 // What becomes of one panel `w` of outputs, of ROWS rows from `first` on. APART cells of a row are added up apart, so that
 // none waits for another.
 template <class Of, int ROWS, int APART, bool FETCHES = false, class Done>
-static inline void of_panel(const Map &map, const uint32_t *w, const Inputs &x, Stretch all, long first, long panel,
-                            Done done, Fetched next = {}) {
+static inline void of_panel(const Map &map, const uint32_t *w, const Inputs &x, long first, long panel, Done done,
+                            Fetched next = {}) {
+  const long row = map.row();
   if (ROWS == MOST_ROWS)  // fewer wait for their weights, and for nothing else
     for (int r = 0; r < ROWS; r++) done.comes(first + r, panel * PANEL);
-  const uint32_t *given = x.row(first, map);
-  const long apart = x.row(first + 1, map) - given;
+  const uint32_t *given = x.cells + first * row;
   typename Of::Sum total[ROWS][PARTS] = {};
-  const long block = Of::WHOLE ? all.end - all.begin : BLOCK;  // whole numbers are added up without a loss
-  for (long begin = all.begin; begin < all.end; begin += block) {
-    const long end = begin + block < all.end ? begin + block : all.end;
+  const long block = Of::WHOLE ? row : BLOCK;  // whole numbers are added up without a loss
+  for (long begin = 0; begin < row; begin += block) {
+    const long end = begin + block < row ? begin + block : row;
     typename Of::Sum sum[APART][ROWS][PARTS] = {};
     for (long i = begin; i < end; i += APART)
 #pragma GCC unroll 8
       for (int a = 0; a < APART; a++) {
         if (FETCHES) {
-          const char *at = next.from + (i - all.begin) * next.bytes;
+          const char *at = next.from + i * next.bytes;
           __builtin_prefetch(at, 0, 2);
           __builtin_prefetch(at + 64, 0, 2);
         }
@@ -127,7 +117,7 @@ static inline void of_panel(const Map &map, const uint32_t *w, const Inputs &x, 
         for (int p = 0; p < PARTS; p++) weights[p] = loaded<Cells>(w + (i + a) * PANEL + p * LANES);
 #pragma GCC unroll 8
         for (int r = 0; r < ROWS; r++) {
-          const Cells cell = everywhere(given + r * apart + i + a);
+          const Cells cell = everywhere(given + r * row + i + a);
 #pragma GCC unroll 8
           for (int p = 0; p < PARTS; p++) sum[a][r][p] = Of::plus(sum[a][r][p], weights[p], cell);
         }
@@ -150,24 +140,23 @@ static inline void of_panel(const Map &map, const uint32_t *w, const Inputs &x, 
       } else {
         value = total[r][p];
       }
-      done.is(first + r, output, all.begin > 0 ? value : value + loaded<Floats>(map.bias + output));
+      done.is(first + r, output, value + loaded<Floats>(map.bias + output));
     }
 }
 
 // The first rows wait for the weights of their panel; those that follow find them, and fetch those of the next panel.
 template <class Of, class Done>
-static void of_group(const Map &map, const uint32_t *w, const Inputs &x, Stretch all, Group group, long rows, long panel,
-                     Done done) {
+static void of_group(const Map &map, const uint32_t *w, const Inputs &x, Group group, long rows, long panel, Done done) {
   const long others = (rows + MOST_ROWS - 1) / MOST_ROWS - 1, number = group.first / MOST_ROWS;
   if (group.rows == 8 && number > 0 && panel + 1 < map.panels()) {
     const long row = map.row(), bytes = (4 * PANEL + others - 1) / others;
-    const uint32_t *following = (map.plain == nullptr ? map.cells : map.plain) + ((panel + 1) * row + all.begin) * PANEL;
-    const char *next = (const char *)following + (number - 1) * (all.end - all.begin) * bytes;
-    of_panel<Of, MOST_ROWS < 8 ? 1 : 8, 1, true>(map, w, x, all, group.first, panel, done, {next, bytes});
-  } else if (group.rows == 8) of_panel<Of, MOST_ROWS < 8 ? 1 : 8, 1>(map, w, x, all, group.first, panel, done);
-  else if (group.rows == 4) of_panel<Of, MOST_ROWS < 4 ? 1 : 4, 2>(map, w, x, all, group.first, panel, done);
-  else if (group.rows == 2) of_panel<Of, 2, MOST_ROWS < 8 ? 1 : 2>(map, w, x, all, group.first, panel, done);
-  else of_panel<Of, 1, MOST_ROWS < 8 ? 2 : 4>(map, w, x, all, group.first, panel, done);
+    const uint32_t *all = map.plain == nullptr ? map.cells : map.plain;
+    const char *next = (const char *)(all + (panel + 1) * PANEL * row) + (number - 1) * row * bytes;
+    of_panel<Of, MOST_ROWS < 8 ? 1 : 8, 1, true>(map, w, x, group.first, panel, done, {next, bytes});
+  } else if (group.rows == 8) of_panel<Of, MOST_ROWS < 8 ? 1 : 8, 1>(map, w, x, group.first, panel, done);
+  else if (group.rows == 4) of_panel<Of, MOST_ROWS < 4 ? 1 : 4, 2>(map, w, x, group.first, panel, done);
+  else if (group.rows == 2) of_panel<Of, 2, MOST_ROWS < 8 ? 1 : 2>(map, w, x, group.first, panel, done);
+  else of_panel<Of, 1, MOST_ROWS < 8 ? 2 : 4>(map, w, x, group.first, panel, done);
 }
 
 // One panel of W, made of rows that lie as they are; outputs that are not there are 0.
@@ -188,9 +177,8 @@ extern "C" void qkv_panels(const Map *map, uint32_t *into, int threads) {
 }
 
 // By all threads of a team, which then wait for each other.
-// `done.is(row, output, values)` gets LANES outputs of a row, and `done.comes` is told of a panel of them before. Of a
-// stretch that begins behind the first cell, they are to be added to those of the cells before.
-template <class Done> static inline void map_rows(const Map &map, const Inputs &x, Stretch all, long rows, Done done) {
+// `done.is(row, output, values)` gets LANES outputs of a row, and `done.comes` is told of a panel of them before.
+template <class Done> static inline void map_rows(const Map &map, const Inputs &x, long rows, Done done) {
   // Threads take a few panels at a time, and more where they fetch the next of their own.
   const long shares = (rows > MOST_ROWS ? 2 : 4) * omp_get_num_threads(), fair = map.panels() / shares;
   const long most = rows > MOST_ROWS ? 32 : 8, together = fair < 1 ? 1 : fair > most ? most : fair;
@@ -200,15 +188,11 @@ template <class Done> static inline void map_rows(const Map &map, const Inputs &
     const uint32_t *w = map.plain == nullptr ? map.cells + panel * size
                                              : made_panel(map, panel, x.panel + omp_get_thread_num() * size);
     for (Group group = Group::at(0, rows); group.first < rows; group = Group::at(group.first + group.rows, rows)) {
-      if (map.kind == SINGLE) of_group<OfSingle>(map, w, x, all, group, rows, panel, done);
-      else if (map.kind == BFLOAT16) of_group<OfBFloat16>(map, w, x, all, group, rows, panel, done);
-      else of_group<OfEightBits>(map, w, x, all, group, rows, panel, done);
+      if (map.kind == SINGLE) of_group<OfSingle>(map, w, x, group, rows, panel, done);
+      else if (map.kind == BFLOAT16) of_group<OfBFloat16>(map, w, x, group, rows, panel, done);
+      else of_group<OfEightBits>(map, w, x, group, rows, panel, done);
     }
   }
-}
-
-template <class Done> static inline void map_rows(const Map &map, const Inputs &x, long rows, Done done) {
-  map_rows(map, x, {0, map.row()}, rows, done);
 }
 
 // The least and the largest number of a row, and 0, are whole steps from each other.

@@ -113,7 +113,7 @@ struct Places {
     const long widest = width > between_wide ? width : between_wide;
     x = room.take(rows * width);
     normed = room.take(rows * width);
-    cells = {room.take<uint32_t>(rows * widest), room.take(rows), room.take(rows), nullptr, 0};
+    cells = {room.take<uint32_t>(rows * widest), room.take(rows), room.take(rows), nullptr};
     made = room.take(rows * made_wide);
     between = room.take(rows * between_wide);
   }
@@ -129,36 +129,29 @@ static inline void begin(const Stream &stream, const Norm &before, const Map &ma
   }
 }
 
-// Outputs lie `apart`.
 template <class Precision = Single>
-static inline void make(const Map &map, long rows, const Places &places, int activation, long apart) {
+static inline void make(const Map &map, long rows, const Places &places, int activation) {
   typedef typename Precision::Number Number;
-  map_rows(map, places.cells, rows, outputs((Number *)places.made, apart, [&](Number *to, Floats v, long left) {
+  map_rows(map, places.cells, rows, outputs((Number *)places.made, map.outputs, [&](Number *to, Floats v, long left) {
     write_until<Precision>(to, activated(activation, v), left);
   }));
 }
 
-// Rows of numbers in a precision, that lie `apart`, as a map reads them: where they are, if it reads numbers of that
-// precision; else in cells.
+// Rows of numbers in a precision as a map reads them: where they lie, if it reads numbers of that precision; else in cells.
 template <class Precision>
-static inline Inputs as_read(const Map &map, float *numbers, long apart, long rows, const Inputs &cells) {
-  if (map.kind == Precision::KIND)
-    return {(uint32_t *)numbers, nullptr, nullptr, nullptr, apart * (long)sizeof(typename Precision::Number) / 4};
+static inline Inputs as_read(const Map &map, float *numbers, long rows, const Inputs &cells) {
+  if (map.kind == Precision::KIND) return {(uint32_t *)numbers, nullptr, nullptr, nullptr};
 #pragma omp for schedule(static)
-  for (long row = 0; row < rows; row++) into_cells(map, numbers + row * apart, cells, row);
+  for (long row = 0; row < rows; row++) into_cells(map, numbers + row * map.inputs, cells, row);
   return cells;
 }
 
-// x += map(given), then the norm behind it, and out. Many rows are done block by block, so that a block of all is near.
+// x += map(given), then the norm behind it, and out.
 static inline void end(const Stream &stream, const Map &map, const Inputs &given, const Norm &after,
                        const Places &places) {
-  const long row = map.row(), block = map.kind == EIGHT_BITS || stream.rows <= 2 * MOST_ROWS ? row : BLOCK;
-  for (long begin = 0; begin < row; begin += block) {
-    const Stretch all = {begin, begin + block < row ? begin + block : row};
-    map_rows(map, given, all, stream.rows, outputs(places.x, map.outputs, [&](float *x, Floats v, long left) {
-      if (left >= LANES) store(x, loaded<Floats>(x) + v);
-    }));
-  }
+  map_rows(map, given, stream.rows, outputs(places.x, map.outputs, [&](float *x, Floats v, long left) {
+    if (left >= LANES) store(x, loaded<Floats>(x) + v);
+  }));
 #pragma omp for schedule(static)
   for (long row = 0; row < stream.rows; row++) {
     float *x = places.x + row * map.outputs;
@@ -192,8 +185,8 @@ static void reading_step(const Step &step, const Map &first, long numbers, Read 
 #pragma omp parallel num_threads(stream.threads)
   {
     begin(stream, step.before, first, places);
-    make<Made>(first, rows, places, NONE, first.outputs);
+    make<Made>(first, rows, places, NONE);
     read(places, scores);
-    end(stream, out, as_read<Answer>(out, places.between, out.inputs, rows, places.cells), step.after, places);
+    end(stream, out, as_read<Answer>(out, places.between, rows, places.cells), step.after, places);
   }
 }

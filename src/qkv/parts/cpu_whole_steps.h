@@ -18,44 +18,40 @@ static void do_together(const FeedForward *step) {
   const Map &inner = step->inner, &outer = step->outer;
   const Stream &stream = step->stream;
   const long rows = stream.rows, hidden = outer.inputs;
-  const long apart = inner.outputs + PANEL;  // rows that are whole pages apart would have the same few places in a cache
-  Room room(Places::numbers(rows, inner.inputs, apart, hidden));
-  const Places places(room, rows, inner.inputs, apart, hidden);
+  Room room(Places::numbers(rows, inner.inputs, inner.outputs, hidden));
+  const Places places(room, rows, inner.inputs, inner.outputs, hidden);
 #pragma omp parallel num_threads(stream.threads)
   {
     begin(stream, step->before, inner, places);
     Inputs given = places.cells;
     if (step->gated) {
-      make(inner, rows, places, NONE, apart);
+      make(inner, rows, places, NONE);
 #pragma omp for schedule(static)
       for (long row = 0; row < rows; row++) {
-        float *made = places.made + row * apart;
+        float *made = places.made + row * inner.outputs;
         for (long i = 0; i < hidden; i += LANES)
           store(made + i, activated(step->activation, loaded<Floats>(made + i)) * loaded<Floats>(made + hidden + i));
         into_cells(outer, made, places.cells, row);
       }
     } else if (outer.kind == BFLOAT16) {
-      make<BFloat16>(inner, rows, places, step->activation, apart);
-      given = as_read<BFloat16>(outer, places.made, apart, rows, places.cells);
+      make<BFloat16>(inner, rows, places, step->activation);
+      given = as_read<BFloat16>(outer, places.made, rows, places.cells);
     } else {
-      make(inner, rows, places, step->activation, apart);
-      given = as_read<Single>(outer, places.made, apart, rows, places.cells);
+      make(inner, rows, places, step->activation);
+      given = as_read<Single>(outer, places.made, rows, places.cells);
     }
     end(stream, outer, given, step->after, places);
   }
 }
 
-constexpr long LEAST_ROWS_OF_ONE = 32;  // thread: with fewer it waits for weights
-
-// Rows whose hidden units stay with the thread that makes them; in 8 bits these are single numbers first.
-static long most_rows_of_one(const FeedForward &step) { return step.outer.kind == EIGHT_BITS ? 32 : 64; }
+constexpr long ROWS_OF_HIDDEN = 32;  // whose hidden units stay with the thread that makes them
 
 // All threads do few rows together, and each some of many.
 static void do_step(const FeedForward *all) {
   const Stream &stream = all->stream;
   const long rows = stream.rows;
-  if (rows < LEAST_ROWS_OF_ONE * stream.threads) return do_together(all);
-  const long fair = fair_share(rows, most_rows_of_one(*all), stream.threads);
+  if (rows < ROWS_OF_HIDDEN * stream.threads) return do_together(all);
+  const long fair = fair_share(rows, ROWS_OF_HIDDEN, stream.threads);
 #pragma omp parallel for schedule(dynamic, 1) num_threads(stream.threads)
   for (long first = 0; first < rows; first += fair) {
     FeedForward part = *all;
