@@ -265,7 +265,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     if not cpu_steps.takes_many(torch.empty(1, 16)):
         pytest.skip("needs a compiler and wide registers")
     monkeypatch.setattr(cpu_maps, "mkl_is_slow", lambda: True)
-    for module, name in ((cpu_maps, "SMALL"), (cpu_maps, "MANY"), (places, "ENOUGH_FOR_A_CPU")):
+    for module, name in ((cpu_maps, "SMALL_FOR_MANY"), (cpu_maps, "MANY"), (places, "ENOUGH_FOR_A_CPU")):
         monkeypatch.setattr(module, name, 1)
     found: list[int] = []
 
