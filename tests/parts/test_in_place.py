@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
@@ -23,6 +24,7 @@ from qkv.parts.attention.in_line import InLine
 from qkv.parts.attention.visibility import NotPadding, SameDocument, Tokens
 from qkv.parts.block import Block
 from qkv.parts.context import Context, Ledger
+from qkv.parts.cpu_panels import kept_map
 from qkv.parts.feedforward import MLP, ChunkedMLP, GatedMLP, gelu
 from qkv.parts.in_place import in_place, only_answers, pays, plan_of
 from qkv.parts.norm import LayerNorm, RMSNorm
@@ -263,7 +265,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     if not cpu_steps.takes_many(torch.empty(1, 16)):
         pytest.skip("needs a compiler and wide registers")
     monkeypatch.setattr(cpu_maps, "mkl_is_slow", lambda: True)
-    for module, name in ((cpu_maps, "SMALL"), (cpu_maps, "MANY"), (places, "ENOUGH_FOR_A_CPU")):
+    for module, name in ((cpu_maps, "SMALL_FOR_MANY"), (cpu_maps, "MANY"), (places, "ENOUGH_FOR_A_CPU")):
         monkeypatch.setattr(module, name, 1)
     found: list[int] = []
 
@@ -322,6 +324,71 @@ def test_on_a_cpu_sums_and_norms_are_one_call(
             calls.clear()
         else:
             torch.testing.assert_close(found, expected, atol=2e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("wiring", [PreNorm, PostNorm])
+@pytest.mark.parametrize("last_norm", [None, LayerNorm])
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@torch.no_grad()
+def test_on_a_cpu_all_steps_are_one_call(
+    wiring: Any, last_norm: Any, precision: str, calls: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Against blocks as they are in double precision: whole texts, padded ones and texts in line, by any threads."""
+    torch.manual_seed(0)
+    if not cpu_steps.takes_many(torch.empty(1, 16, dtype=getattr(torch, precision))):
+        pytest.skip("needs a processor that multiplies bfloat16")
+    mixers: list[nn.Module] = [MLP(64, 112, gelu), GatedMLP(64, 48), MLP(64, 528, bias=False)]
+    blocks = [
+        Block(attention=wiring(LayerNorm(64), Attention(64, 2)), feed_forward=wiring(LayerNorm(64), m)) for m in mixers
+    ]
+    stack = Stack(blocks, None if last_norm is None else LayerNorm(64)).eval()
+    perturb(stack)
+    stack = in_precision(stack, precision)
+    exactly = deepcopy(stack).double()
+    told: list[int] = []
+
+    def noted(steps: Any, x: Tensor, y: Tensor) -> None:
+        told.append(len(steps))
+        cpu_steps.do_steps(steps, x, y)
+
+    monkeypatch.setattr(places, "do_steps", noted)
+    before, lengths = torch.get_num_threads(), [33, 1, 150, 7]
+    for x, ctx in (
+        (torch.randn(3, 75, 64), Context(tokens=Tokens(75))),
+        (torch.randn(3, 40, 64), Context(tokens=Tokens.padded(torch.tensor([40, 4, 1]), 40), visibility=NotPadding())),
+        (torch.randn(1, 191, 64), Context(tokens=InLine.of(lengths), visibility=SameDocument())),
+    ):
+        given = x.to(getattr(torch, precision))
+        near = exactly(given.double(), ctx)
+        stack(given, ctx)
+        assert told == [6]
+        with monkeypatch.context() as ordinary:
+            ordinary.setattr(stacks, "pays", lambda _: False)
+            far = float((stack(given, ctx) - near).norm())
+        assert len(told) == 1
+        for threads in (1, 2, 7):  # rows are one thread's, or all threads'
+            torch.set_num_threads(threads)
+            again = stack(given, ctx)
+            assert again.dtype == given.dtype
+            off = float((again - near).norm())
+            assert off <= (far if precision == "bfloat16" else 2 * far)  # which rounds more often in bfloat16 alone
+        torch.set_num_threads(before)
+        told.clear()
+
+
+@torch.no_grad()
+def test_panels_of_large_models_are_not_kept(calls: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    stack = Stack([Block(step=PreNorm(LayerNorm(32), MLP(32, 48))) for _ in range(2)]).eval()
+    perturb(stack)
+    x, ctx = torch.randn(3, 9, 32), Context(tokens=Tokens(9))
+    asked: list[Any] = []
+    monkeypatch.setattr(places, "kept_map", lambda *given: asked.append(given) or kept_map(*given))
+    expected = stack(x, ctx)
+    assert len(asked) == 4
+    monkeypatch.setattr(places, "MOST_KEPT", 4 * 32 * 48 * 4 - 1)
+    torch.testing.assert_close(stack(x, ctx), expected, atol=2e-6, rtol=1e-5)
+    assert len(asked) == 4
+    assert calls == [27] * 4
 
 
 @pytest.mark.parametrize("wiring", [PreNorm, PostNorm])

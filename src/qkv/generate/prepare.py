@@ -20,7 +20,8 @@ from qkv.generate.residual_steps import residual_step, steps_of_stack
 from qkv.generate.straight import straight
 from qkv.parts.context import Context
 from qkv.parts.cpu_maps import SMALL, by_onednn
-from qkv.parts.cpu_steps import PackedMap, fits, map_rows, most_rows
+from qkv.parts.cpu_panels import kept_map, signs_of_change
+from qkv.parts.cpu_steps import fits, map_rows, most_rows
 from qkv.parts.divided import is_divided
 from qkv.parts.heads import LogitHead, TiedHead
 from qkv.parts.linear import JoinedLinear
@@ -28,7 +29,6 @@ from qkv.parts.modes import answering
 
 ROWS = 64  # the number of rows packed for; the arrangement it gives serves fewer and more as well
 AT_LEAST = 4  # rows: the product of fewer reads the matrix more slowly
-LOOKED_AT = 32  # numbers of a weight that are compared to see whether it has changed
 
 Decodes = TypeVar("Decodes", bound=nn.Module)
 
@@ -40,7 +40,7 @@ class PackedLinear(nn.Module):
         super().__init__()
         self.scale = scale
         self.weight, self.bias = weight.detach(), None if bias is None else bias.detach()
-        self.map = PackedMap(self.weight, self.bias)
+        self.map = kept_map(weight, bias)
         self._most = most_rows(weight.dtype) * weight.shape[1]
 
     def forward(self, x: Tensor, ctx: Context | None = None) -> Tensor:
@@ -136,26 +136,9 @@ class Ready(Generic[Decodes]):
         """The model to decode with: packed anew only after its weights have changed, and not where ranks have parts."""
         ready = model
         if can_prepare(model) and not any(is_divided(weight) for weight in model.parameters()):
-            weights = _signs_of_change(model)
+            weights: list[object] = [(id(weight), signs_of_change(weight)) for weight in model.parameters()]
             if self._packed is None or self._packed[0] != weights:
                 self._packed = (weights, prepare(model))
             ready = self._packed[1]
         with answering(model):  # prepare gives the model itself where it cannot pack
             yield ready
-
-
-def _signs_of_change(model: nn.Module) -> list[object]:
-    """What differs once weights have been moved, replaced or written to.
-
-    torch counts writes, but not those of a fused optimizer, nor those through `.data`; so some of the numbers are
-    looked at as well.
-    """
-    return [
-        (
-            id(weight),
-            weight.data_ptr(),
-            weight._version,
-            weight.detach().flatten()[:: weight.numel() // LOOKED_AT + 1].tolist(),
-        )
-        for weight in model.parameters()
-    ]

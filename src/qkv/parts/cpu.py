@@ -1,6 +1,6 @@
 """A program in C++ for what a CPU does with few rows, compiled for the very processor it runs on.
 
-`cpu_steps.cpp` is compiled on its first use by the compiler of the system (`CXX`, c++, g++ or clang++), in two seconds,
+`cpu_steps.cpp` is compiled on its first use by the compiler of the system (`CXX`, c++, g++ or clang++), in seconds,
 and kept for the next time in the folder of `QKV_CACHE`, `XDG_CACHE_HOME` or `~/.cache`. Where there is no compiler,
 torch's own operators do the same work more slowly; so they do where it fails, with a warning.
 """

@@ -172,6 +172,12 @@ static inline const uint32_t *made_panel(const Map &map, long panel, uint32_t *i
   return into;
 }
 
+// All panels of W, one behind the other.
+extern "C" void qkv_panels(const Map *map, uint32_t *into, int threads) {
+#pragma omp parallel for schedule(static) num_threads(threads)
+  for (long panel = 0; panel < map->panels(); panel++) made_panel(*map, panel, into + panel * PANEL * map->row());
+}
+
 // By all threads of a team, which then wait for each other.
 // `done.is(row, output, values)` gets LANES outputs of a row, and `done.comes` is told of a panel of them before.
 template <class Done> static inline void map_rows(const Map &map, const Inputs &x, long rows, Done done) {

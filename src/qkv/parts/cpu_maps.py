@@ -22,6 +22,7 @@ from qkv.parts import cpu_steps
 from qkv.parts.programs import is_itself, unwatched
 
 SMALL = 2**18  # numbers of a matrix; with fewer torch's own product is as fast, and called more quickly
+SMALL_FOR_MANY = 2**17  # the same where our own program does many rows: MiniLM's are larger
 STREAMS = (torch.float32, torch.bfloat16)  # precisions of what is mapped
 MANY = 128  # rows; with fewer, panels of a matrix are made for too few of them
 
@@ -129,15 +130,14 @@ def fit(x: Tensor, weight: Tensor, bias: Tensor | None = None, activation: str =
         and type(weight) in (Tensor, nn.Parameter)
         and x.dtype == weight.dtype
         and x.device.type == weight.device.type == "cpu"
-        and weight.numel() >= SMALL
         and weight.is_contiguous()
         and x.numel() > 0
     )
-    if not plain:
+    if not plain or weight.numel() < min(SMALL, SMALL_FOR_MANY):
         return False
     if is_ours(x, weight):
-        return activation in cpu_steps.ACTIVATIONS
-    return x.dtype == torch.float32 and activation in ACTIVATIONS
+        return weight.numel() >= SMALL_FOR_MANY and activation in cpu_steps.ACTIVATIONS
+    return weight.numel() >= SMALL and x.dtype == torch.float32 and activation in ACTIVATIONS
 
 
 @contextmanager

@@ -98,8 +98,14 @@ struct AllBFloat16 {
   typedef OneEach Values;
 };
 
-// Weights and values as coarse as keys: for what comes out of maps in 8 bits, and goes into one.
-struct AmongBytes {
+// Weights and values as coarse as keys: for what comes out of maps in bfloat16, and goes into one.
+struct BetweenBFloat16 {
+  typedef BFloat16 Given, Answer;
+  typedef PairsIfQuick Keys, Values;
+};
+
+// The same between maps in 8 bits.
+struct BetweenBytes {
   typedef BFloat16 Given;
   typedef Single Answer;
   typedef PairsIfQuick Keys, Values;

@@ -180,12 +180,11 @@ class PackedMap:
         """weight [o i]: in 8 bits with the scale of each output [o], and the sum of its weights [o]."""
         outputs, inputs = weight.shape
         self.outputs = outputs
-        self.cells = _panels(weight.detach().contiguous().view(torch.int32))
+        self.cells = _panels(weight.detach().contiguous())
         bias = torch.zeros(outputs) if bias is None else bias.detach().float()
         self.parts = [None if each is None else _filled(each) for each in (bias, scales, sums)]
         places = [None if each is None else each.data_ptr() for each in self.parts]
         self.numbers = MapNumbers(self.cells.data_ptr(), None, *places, inputs, outputs, KINDS[weight.dtype])
-        self.is_whole = weight.dtype == torch.int8  # whether its weights are whole numbers
 
     def dequantised(self) -> Tensor:
         """The weights of a map in 8 bits, as they are computed with. [o i]"""
@@ -405,11 +404,16 @@ def copied(template: Any) -> Any:
     return type(template).from_buffer_copy(template)
 
 
-def _panels(words: Tensor) -> Tensor:
-    """[o c] → [p c PANEL], filled up with zeros."""
-    filled = F.pad(words, (0, 0, 0, -len(words) % PANEL))
-    panels = filled.view(-1, PANEL, words.shape[1]).transpose(1, 2)
-    return large_pages.empty(tuple(panels.shape), words.dtype).copy_(panels)
+def _panels(weight: Tensor) -> Tensor:
+    """[o i] → [p c PANEL], filled up with zeros."""
+    library = cpu.library()
+    assert library is not None
+    outputs, inputs = weight.shape
+    shape = -(-outputs // PANEL), inputs * weight.element_size() // 4, PANEL
+    panels = large_pages.empty(shape, torch.int32)
+    as_it_lies = MapNumbers(None, weight.data_ptr(), None, None, None, inputs, outputs, KINDS[weight.dtype])
+    library.qkv_panels(byref(as_it_lies), c_void_p(panels.data_ptr()), torch.get_num_threads())
+    return panels
 
 
 def _filled(numbers: Tensor) -> Tensor:

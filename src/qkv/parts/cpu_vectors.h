@@ -32,6 +32,12 @@ template <class Vector> static inline Vector loaded(const void *from) {
 
 template <class Vector> static inline void store(void *to, Vector v) { std::memcpy(to, &v, sizeof v); }
 
+// Memory that will soon be read, or written to, is brought near.
+template <int WRITES> static inline void fetch(const char *from) {
+  __builtin_prefetch(from, WRITES);
+  asm volatile("");  // GCC removes loops that do nothing else, as if they did nothing
+}
+
 static inline Floats all(float x) { return Floats{} + x; }
 
 // A number of memory in all places: GCC reads it so by itself only where it is told how.
@@ -55,12 +61,14 @@ enum Kind { SINGLE, BFLOAT16, EIGHT_BITS };  // precisions, as Python numbers th
 
 // How numbers of a stream are read and written.
 struct Single {
+  static constexpr Kind KIND = SINGLE;
   typedef float Number;
   static inline Floats read(const Number *x) { return loaded<Floats>(x); }
   static inline void write(Number *y, Floats v) { store(y, v); }
 };
 
 struct BFloat16 {
+  static constexpr Kind KIND = BFLOAT16;
   typedef uint16_t Number;
 
   static inline Floats read(const Number *x) { return (Floats)(__builtin_convertvector(loaded<Halves>(x), Cells) << 16); }

@@ -4,8 +4,9 @@ The last product of each mixer adds into the stream where it lies. Its bias is n
 norm, which reads the stream anyway and knows all that is waiting. So a residual sum costs no pass of its own, and is
 rounded once where it is otherwise rounded twice. Where norms come behind their mixers, the product may even norm what
 it has added, so that nothing passes over the stream but products; what is normed is then not rounded before at all.
-On a CPU such a product, its bias, the sum and whichever norm comes next are one call of our own program; where maps
-are packed for it, whole steps are, as many as follow each other.
+On a CPU whole steps are one call of our own program, as many as follow each other; of a step that it does not know,
+such a product, its bias, the sum and whichever norm comes next are. For whole steps matrices are packed when they are
+first asked for, and kept (`cpu_panels.py`), if they are not too large.
 
 Parts are read anew at each call, because they may have changed: with any that is not known, or that someone watches,
 blocks run as they are.
@@ -30,7 +31,19 @@ from qkv.parts.attention.visibility import Tokens
 from qkv.parts.block import Block
 from qkv.parts.context import Context
 from qkv.parts.cpu_maps import STREAMS, PackedModule, is_own, own_map, packed_map, without_asking
-from qkv.parts.cpu_steps import ACTIVATIONS, MULTIPLE, Norms, OneStep, RowNorm, add_rows, do_steps, feed_forward_step
+from qkv.parts.cpu_panels import kept_map
+from qkv.parts.cpu_steps import (
+    ACTIVATIONS,
+    MULTIPLE,
+    Norms,
+    OneStep,
+    PackedMap,
+    RowNorm,
+    add_rows,
+    do_steps,
+    feed_forward_step,
+    takes_many,
+)
 from qkv.parts.feedforward import MLP, GatedMLP, programmed_name
 from qkv.parts.linear import JoinedLinear
 from qkv.parts.norm import LayerNorm, RMSNorm, numbers_of
@@ -43,18 +56,21 @@ NARROW = (torch.bfloat16, torch.float16)
 WIDEST = 8192  # stream, of which a program holds a row
 ENOUGH = 1 << 20  # numbers of a stream; with fewer a GPU waits for the host, who saves nothing by programs
 ENOUGH_FOR_A_CPU = 1 << 16
+MOST_KEPT = 1 << 31  # bytes of matrices that are kept in panels too: with larger ones memory is short, not time
 
 
 class Step(NamedTuple):
     mixer: Attention | MLP | GatedMLP
     norm: LayerNorm | RMSNorm  # before it, or after it
-    last: Any  # the mixer's last product: an nn.Linear, or on a CPU a PackedModule
+    first: nn.Module  # the mixer's first product, of any kind
+    last: Any  # its last: an nn.Linear, or on a CPU a PackedModule
 
 
 class Plan(NamedTuple):
     steps: list[Step]
     before: bool  # whether norms come before their mixers
     own: bool  # whether our own program for CPUs does what comes behind the mixers
+    keeps: bool  # whether it may keep matrices in panels of its own
 
 
 def only_answers(x: Tensor, ctx: Context) -> bool:
@@ -99,7 +115,9 @@ def plan_of(blocks: Iterable[nn.Module], x: Tensor) -> Plan | None:
     served = x.device.type == "cpu" and x.dtype in STREAMS and x.shape[-1] % MULTIPLE == 0
     own = served and all(is_own(step.last, x) for step in steps)
     packed = any(isinstance(step.last, PackedModule) for step in steps)  # which nothing else can add
-    return None if packed and not own else Plan(steps, wirings == {PreNorm}, own)
+    if packed and not own:
+        return None
+    return Plan(steps, wirings == {PreNorm}, own, keeps=own and not packed and _bytes(steps) <= MOST_KEPT)
 
 
 def in_place(plan: Plan, last_norm: nn.Module | None, x: Tensor, ctx: Context, wanted: int | None = None) -> Tensor:
@@ -122,24 +140,27 @@ def in_place(plan: Plan, last_norm: nn.Module | None, x: Tensor, ctx: Context, w
 def _by_few_calls(
     plan: Plan, last_norm: nn.Module | None, stream: Tensor, ctx: Context, few: Step | None, wanted: int | None
 ) -> Tensor:
-    """The same on a CPU: steps whose maps are packed are one call, as many as follow each other.
+    """The same on a CPU: steps that the program knows are one call, as many as follow each other.
 
-    Elsewhere a norm is taken of sums as they are made: of this step's, or for the step behind it.
+    Elsewhere a norm is taken of sums as they are made: of this step's, or for the step behind it. In bfloat16 that
+    rounds less than steps that are a call each, so there it is all of them or none.
     """
     steps = plan.steps
+    keeps = plan.keeps and (stream.dtype == torch.float32 or all(_is_known(step.mixer, stream, ctx) for step in steps))
     told: list[OneStep] = []  # steps that are still to be done
     read = None  # the norm of the stream, where it is made already
     last = last_norm if plan.before and norm_is_known(last_norm, stream) else None
     for step, following in zip(steps, [*(step.norm for step in steps[1:]), last], strict=True):
         norm = _row_norm(step.norm)
-        norms = Norms(norm, None) if plan.before else Norms(None, norm)
-        one = None if step is few else _as_one_step(step, norms, stream, ctx)
+        behind = _row_norm(last) if last is not None and step is steps[-1] else None
+        norms = Norms(norm, behind) if plan.before else Norms(None, norm)
+        one = None if step is few else _as_one_step(step, norms, stream, ctx, keeps=keeps)
         if one is not None:
             told.append(one)
             read = None
             continue
         if told:
-            do_steps(told, stream, stream)
+            _do(told, stream)
             told = []
         if not plan.before:
             hidden, stream = _hidden(stream, step, stream, ctx, wanted if step is few else None)
@@ -151,33 +172,72 @@ def _by_few_calls(
             read = None if following is None else torch.empty_like(stream)
         add_rows(own_map(step.last), hidden, stream, stream, None if following is None else _row_norm(following), read)
     if told:
-        do_steps(told, stream, stream)
-    if last is not None and read is not None:
-        return read
+        _do(told, stream)
+    if last is not None:
+        return stream if read is None else read
     return stream if last_norm is None else last_norm(stream, ctx)
 
 
-def _as_one_step(step: Step, norms: Norms, stream: Tensor, ctx: Context) -> OneStep | None:
-    """What the program is told of a step, if its maps are packed and the program knows all of it."""
+def _do(steps: list[OneStep], stream: Tensor) -> None:
+    """Steps one after the other, in place; between them the stream is in single precision, and rounded at their end."""
+    if stream.dtype == torch.float32 or len(steps) == 1:
+        return do_steps(steps, stream, stream)
+    wide = stream.float()
+    do_steps(steps, wide, wide)
+    stream.copy_(wide)
+    return None
+
+
+def _as_one_step(step: Step, norms: Norms, stream: Tensor, ctx: Context, *, keeps: bool) -> OneStep | None:
+    """What the program is told of a step, if its maps are packed, or may be, and the program knows all of it."""
     mixer = step.mixer
-    first = packed_map(mixer.project if isinstance(mixer, Attention) else mixer.inner)
-    last = packed_map(step.last)
-    if first is None or last is None:
+    maps = _packed_maps(step, stream, keeps=keeps) if _is_known(mixer, stream, ctx) else None
+    if maps is None:
         return None
     if not isinstance(mixer, Attention):
         name = programmed_name(mixer.activation)
-        gated = isinstance(mixer, GatedMLP)
-        return feed_forward_step(norms, first, last, name, gated=gated) if name in ACTIVATIONS else None
-    placed = ctx.position_vectors is not None or ctx.bias is not None or mixer.rotary is not None
-    known = first.is_whole and last.is_whole and mixer.kernel is None and mixer.value_width == mixer.key_width
-    if placed or not known or type(ctx.tokens) not in (Tokens, InLine):
-        return None
-    mask = ctx.mask(mixer.visibility, ctx.tokens, ctx.tokens, stream.device)
-    if not suits_stream(stream, mixer.key_width, mask):
+        assert name is not None
+        return feed_forward_step(norms, *maps, name, gated=isinstance(mixer, GatedMLP))
+    if maps[0].numbers.kind != maps[1].numbers.kind:
         return None
     heads = mixer.heads, mixer.key_value_heads, mixer.key_width
     scale = mixer.key_width**-0.5 if mixer.scale is None else mixer.scale
-    return attention_step(stream, norms, first, last, heads, scale, mask)
+    mask = ctx.mask(mixer.visibility, ctx.tokens, ctx.tokens, stream.device)
+    return attention_step(stream, norms, *maps, heads, scale, mask)
+
+
+def _is_known(mixer: Attention | MLP | GatedMLP, stream: Tensor, ctx: Context) -> bool:
+    """Whether the program does all of a mixer between its maps."""
+    if not isinstance(mixer, Attention):
+        return programmed_name(mixer.activation) in ACTIVATIONS
+    placed = ctx.position_vectors is not None or ctx.bias is not None or mixer.rotary is not None
+    known = mixer.kernel is None and mixer.value_width == mixer.key_width
+    if placed or not known or type(ctx.tokens) not in (Tokens, InLine):
+        return False
+    mask = ctx.mask(mixer.visibility, ctx.tokens, ctx.tokens, stream.device)
+    return suits_stream(stream, mixer.key_width, mask)
+
+
+def _packed_maps(step: Step, stream: Tensor, *, keeps: bool) -> tuple[PackedMap, PackedMap] | None:
+    """The first and the last map of a step in panels; plain ones only where these are kept."""
+    first, last = (_packed(each, stream, keeps=keeps) for each in (step.first, step.last))
+    return None if first is None or last is None else (first, last)
+
+
+def _packed(module: nn.Module, stream: Tensor, *, keeps: bool) -> PackedMap | None:
+    if (packed := packed_map(module)) is not None:
+        return packed
+    if not keeps or not (_is(nn.Linear, module) or _is(JoinedLinear, module)) or not _alike(module, stream):
+        return None
+    weight: Any = module._parameters["weight"]
+    bias = module.whole_bias() if isinstance(module, JoinedLinear) else module._parameters["bias"]
+    return kept_map(weight, bias) if takes_many(weight) else None
+
+
+def _bytes(steps: list[Step]) -> int:
+    """Of all matrices; those that come again are counted once."""
+    matrices = [each._parameters.get("weight") for step in steps for each in (step.first, step.last)]
+    return sum(each.nbytes for each in {id(each): each for each in matrices if each is not None}.values())
 
 
 def _row_norm(norm: LayerNorm | RMSNorm) -> RowNorm:
@@ -302,13 +362,13 @@ def _step_of(wired: Any, x: Tensor) -> Step | None:
     if not norm_is_known(norm, x) or not _is(nn.Dropout, parts["dropout"]):
         return None
     if _is(Attention, mixer):
-        last = mixer._modules["out"]
+        first, last = mixer._modules["project"], mixer._modules["out"]
     elif (_is(MLP, mixer) or _is(GatedMLP, mixer)) and _is(nn.Dropout, mixer._modules["dropout"]):
-        last = mixer._modules["outer"]
+        first, last = mixer._modules["inner"], mixer._modules["outer"]
     else:
         return None
     known = _is(nn.Linear, last) and _alike(last, x)
-    return Step(mixer, norm, last) if known or (isinstance(last, PackedModule) and is_itself(last)) else None
+    return Step(mixer, norm, first, last) if known or (isinstance(last, PackedModule) and is_itself(last)) else None
 
 
 def norm_is_known(norm: Any, x: Tensor) -> TypeGuard[LayerNorm | RMSNorm]:

@@ -1,5 +1,6 @@
 """Short rows on a CPU by our own program against exact attention in double precision."""
 
+from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -123,34 +124,52 @@ def test_what_learns_is_narrow_or_odd_takes_another_way():
             assert choose_kernel(q, k, None, 0.0, record=False) is fused
 
 
-def step_in_8_bits(g: int, scale: float, wiring: type[PreNorm | PostNorm]) -> tuple[nn.Module, Tensor]:
+def residual_step(g: int, scale: float, wiring: type[PreNorm | PostNorm]) -> tuple[nn.Module, Tensor]:
     """A residual step of 4 heads of 32, and a stream of 112 slots, 64 wide."""
     torch.manual_seed(g)
     attention = Attention(64, 4, key_value_heads=g, key_width=32, scale=scale)
     step = wiring(LayerNorm(64), attention).eval()
     perturb(step)
-    return quantised(step), torch.randn(112, 64)
+    return step, torch.randn(112, 64)
 
 
-def by_parts(step: Any, x: Tensor, mask: Mask, *, norm_first: bool) -> Tensor:
-    """What `attention_step` does to x, attention in double precision of what is given in bfloat16. [b s d]"""
-    attention = step.mixer
-    q, k, v = attention.project(step.norm(x, None) if norm_first else x)
-    q, k, v = (heads_of(each.bfloat16().double(), each.shape[-1] // 32) for each in (q, k, v))
+def by_parts(step: Any, x: Tensor, mask: Mask, precision: str, *, norm_first: bool) -> Tensor:
+    """What `attention_step` does to x, attention in double precision of what is given in its precision. [b s d]
+
+    In 8 bits maps round as they do; else they are in double precision, of weights and inputs in their precision.
+    """
+    attention, norm = step.mixer, step.norm
+    inside, maps = torch.float32 if precision == "float32" else torch.bfloat16, torch.float32
+    if precision != "int8":
+        attention, norm, x, maps = deepcopy(attention).to(inside).double(), deepcopy(norm).double(), x.double(), inside
+    given = norm(x, None) if norm_first else x
+    q, k, v = attention.project(given.to(maps).to(x.dtype))
+    q, k, v = (heads_of(each.to(inside).double(), each.shape[-1] // 32) for each in (q, k, v))
     o = exact(q, k, v, mask, scale=attention.scale).transpose(1, 2).flatten(2)
-    y = x + attention.out(o.float())
-    return y if norm_first else step.norm(y, None)
+    y = x + attention.out(o.to(maps).to(x.dtype))
+    return y if norm_first else norm(y, None)
+
+
+OFF = {"float32": 2e-6, "bfloat16": 4e-3, "int8": 4e-3}  # of what a step does
 
 
 @pytest.mark.parametrize("wiring", [PreNorm, PostNorm])
 @pytest.mark.parametrize("hidden", ["nothing", "padding", "future", "others", "others and the future"])
 @pytest.mark.parametrize(("g", "scale"), [(4, 0.2), (2, 0.0), (1, -0.1)])
+@pytest.mark.parametrize("precision", OFF)
 @torch.no_grad()
-def test_all_of_an_attention_in_8_bits_is_one_call(g, scale, hidden, wiring, monkeypatch):
+def test_all_of_an_attention_is_one_call(precision, g, scale, hidden, wiring, monkeypatch):
     monkeypatch.setattr(eight_bits, "SMALL", 1)
-    if not cpu_steps.fits(torch.empty(1, 64), torch.int8):
+    step, x = residual_step(g, scale, wiring)
+    if precision != "int8":
+        parts = step.mixer.project, step.mixer.out
+        kind = getattr(torch, precision)
+        maps = [cpu_steps.PackedMap(part.weight.to(kind), part.bias.to(kind)) for part in parts]
+    elif cpu_steps.fits(torch.empty(1, 64), torch.int8):
+        step = quantised(step)
+        maps = [step.mixer.project.together.map, step.mixer.out.map]
+    else:
         pytest.skip("8 bits are by torch's library on this processor")
-    step, x = step_in_8_bits(g, scale, wiring)
     whole, lengths = Tokens(16), [33, 1, 7, 7, 64]
     padded, line = Tokens.padded(torch.tensor([16, 9, 1, 0, 5, 16, 2]), 16), InLine.of(lengths)
     mask = {
@@ -162,7 +181,7 @@ def test_all_of_an_attention_in_8_bits_is_one_call(g, scale, hidden, wiring, mon
     }[hidden]
     x = x.view(7, 16, 64) if mask.query.size == 16 else x[None]
     norm = RowNorm(*numbers_of(step.norm))
-    maps, heads = (step.mixer.project.together.map, step.mixer.out.map), (4, g, 32)
+    heads = 4, g, 32
 
     def done(x: Tensor, mask: Mask) -> Tensor:
         assert short_cpu.suits_stream(x, 32, mask)
@@ -172,14 +191,19 @@ def test_all_of_an_attention_in_8_bits_is_one_call(g, scale, hidden, wiring, mon
         cpu_steps.do_steps([step], y, y)
         return y
 
-    found, expected = done(x, mask), by_parts(step, x, mask, norm_first=wiring is PreNorm)
-    # Weights in bfloat16 are a 2⁻⁹ off, and what they read may so be rounded to another whole number.
-    assert float((found - expected).norm()) < 4e-3 * float((expected - x).norm())
+    found, expected = done(x, mask), by_parts(step, x, mask, precision, norm_first=wiring is PreNorm)
+    # Weights in bfloat16 are a 2⁻⁹ off, and what they read may so be rounded to another number.
+    assert float((found - expected).norm()) < OFF[precision] * float((expected - x).norm())
     before = torch.get_num_threads()
     for threads in (1, 2, 7):  # rows are one thread's, or all threads'
         torch.set_num_threads(threads)
-        torch.testing.assert_close(done(x, mask), found, rtol=0, atol=0)
+        again = done(x, mask)
+        assert float((again - expected).norm()) < OFF[precision] * float((expected - x).norm())
+        if precision == "int8":  # whole numbers have the same sum in any order
+            torch.testing.assert_close(again, found, rtol=0, atol=0)
     torch.set_num_threads(before)
+    if precision != "int8":
+        return
     if mask.query is whole:
         torch.testing.assert_close(done(x[2:3], mask), found[2:3], rtol=0, atol=0)
     if mask.query is line:

@@ -107,10 +107,10 @@ def suits_stream(x: Tensor, width: int, mask: Mask) -> bool:
 def attention_step(
     x: Tensor, norms: Norms, project: PackedMap, out: PackedMap, heads: tuple[int, int, int], scale: float, mask: Mask
 ) -> OneStep:
-    """The step whose mixer is an attention by maps in 8 bits, of a stream x [b s d] that suits.
+    """The step whose mixer is an attention by maps of one precision, of a stream x [b s d] that suits.
 
-    heads: of queries; of keys and values; the width of each. Queries, keys, values and weights are in bfloat16: what
-    makes them, and what reads the answer, rounds much more.
+    heads: of queries; of keys and values; the width of each. Between maps in bfloat16 or in 8 bits, queries, keys,
+    values and weights are in bfloat16: what makes them, and what reads the answer, rounds as much, or much more.
     """
     query_heads, groups, width = heads
     documents = bounds = None
