@@ -27,7 +27,8 @@ def test_a_profile_survives_its_file(profile: DeviceProfile, tmp_path: Path) -> 
     profile.save(tmp_path / "here.json")
     assert DeviceProfile.load(tmp_path / "here.json") == profile
     lines = (tmp_path / "here.json").read_text().splitlines(keepends=True)
-    (tmp_path / "before.json").write_text("".join(line for line in lines if not line.startswith('"generation"')))
+    later = '"generation"', '"sustained"'
+    (tmp_path / "before.json").write_text("".join(line for line in lines if not line.startswith(later)))
     assert DeviceProfile.load(tmp_path / "before.json") == profile  # which is of no GPU, as files from before say
     (tmp_path / "other.json").write_text("{}")
     with pytest.raises(QkvError, match="not a measured device"):
@@ -46,6 +47,16 @@ def test_own_profiles_are_found_by_name(
     assert found.name == "Abacus 9000"
     assert "abacus-9000" in known_devices()
     assert find_profile("abacus-9000") == found
+
+
+def test_products_take_longer_in_the_long_run_and_nothing_else_does(profile: DeviceProfile) -> None:
+    held, large, moved = (
+        replace(profile, sustained=1.25),
+        product(4096, 4096, 4096),
+        Work("pointwise", "add", 0, 1 << 30),
+    )
+    assert held.seconds(large) == pytest.approx(1.25 * profile.seconds(large))
+    assert held.seconds(moved) == profile.seconds(moved)
 
 
 def test_names_are_short() -> None:
