@@ -30,7 +30,7 @@ ENOUGH = 1 << 20  # scores from which on a GPU takes longer than the host that l
 NARROW = (torch.bfloat16, torch.float16)
 FEW, AT_ONCE = 128, 272  # slots of rows that warpgroups take whole: more than these, up to these
 LONGEST = 1024  # slots of long rows: of longer ones, what is gathered of their queries would not stay in L2
-FILLED = 0.7  # of all multiprocessors, each of which has a head of a row at a time: with fewer, vendors are faster
+FILLED = 0.7  # of all multiprocessors, each of which has a head of a row at a time; with fewer it was not measured
 
 
 def suits_warpgroups(q: Tensor, k: Tensor, v: Tensor, documents: Tensor | None) -> bool:
