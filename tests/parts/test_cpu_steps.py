@@ -75,6 +75,15 @@ def test_a_gelu_is_as_near_as_single_precision(width):
 
 
 @needs_program
+@torch.no_grad()
+def test_a_gelu_in_bfloat16_is_hardly_further_off_than_its_rounding():
+    x = (6 * torch.linspace(-1, 1, 16 * 4096).view(-1, 16)).bfloat16()
+    found = cpu_steps.map_rows(cpu_steps.PlainMap(torch.eye(16).bfloat16(), None), x, activation="gelu").double()
+    near = F.gelu(x.double())
+    assert bool(((found - near).abs() <= (2**-8 + 1.3e-4) * near.abs() + 1e-12).all())
+
+
+@needs_program
 @pytest.mark.parametrize(("dtype", "off"), [(torch.float32, 3e-6), (torch.bfloat16, 8e-3), (torch.int8, 3e-6)])
 @pytest.mark.parametrize("rows", [3, 130, 1024 + 9])
 @torch.no_grad()

@@ -130,7 +130,9 @@ static inline void of_panel(const Map &map, const uint32_t *w, const Inputs &x, 
         for (int p = 0; p < PARTS; p++) total[r][p] += sum[a][r][p];
     if (Of::WHOLE) break;
   }
+#pragma GCC unroll 8  // else sums are kept in memory, and not in registers
   for (int r = 0; r < ROWS; r++)
+#pragma GCC unroll 8
     for (int p = 0; p < PARTS; p++) {
       const long output = panel * PANEL + p * LANES;
       Floats value;

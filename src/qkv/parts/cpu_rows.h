@@ -21,6 +21,7 @@ constexpr int WIDE = 2 * LANES;
 template <class Of>
 static inline void multiply(const uint32_t *x, long x_apart, const uint32_t *w, long w_apart, long deep,
                             Floats (&sums)[TALL][2]) {
+#pragma GCC unroll 8
   for (int r = 0; r < TALL; r++) sums[r][0] = sums[r][1] = Floats{};
   for (long i = 0; i < deep; i++) {
     const Cells first = loaded<Cells>(w + i * w_apart), second = loaded<Cells>(w + i * w_apart + LANES);
@@ -111,6 +112,12 @@ struct BetweenBytes {
   typedef PairsIfQuick Keys, Values;
 };
 
+// e^x for x up to 0, as exact as a weight is written. Below -110 it is 0.
+template <class Precision> static inline Floats weight_of(Floats x) {
+  if constexpr (Precision::KIND == SINGLE) return exponential(x);
+  else return power_of_two<Precision>(at_least(-160.0f, x * 1.44269504f));
+}
+
 // The weights of one query: from scores [keys] to exponentials, 0 where a key is hidden, in the same place. Given back is
 // one over their sum.
 template <class Kept>
@@ -134,7 +141,7 @@ static inline float weigh(const WholeRows &of, const OneRow &row, long query, lo
   }
   Floats total = {};
   for (long i = 0; i < padded; i += LANES) {
-    const Floats each = exponential(loaded<Floats>(scores + i) - largest);
+    const Floats each = weight_of<Precision>(loaded<Floats>(scores + i) - largest);
     Precision::write(weights + i, each);
     total += each;
   }
@@ -149,11 +156,16 @@ static inline void columns(const typename Given::Number *from, long apart, long 
   constexpr long EACH = LANES * Kept::NUMBERS;  // numbers that stand in LANES cells
   for (long s = 0; s < padded; s += LANES)
     for (long i = 0; i < width; i += EACH) {
-      alignas(64) typename Precision::Number block[LANES * EACH];
-      for (long r = 0; r < LANES && s + r < rows; r++)
-        for (long n = 0; n < EACH; n += LANES)
-          Precision::write(block + r * EACH + n, Given::read(from + (s + r) * apart + i + n));
-      transpose((const float *)block, LANES, rows - s, (float *)to + i / Kept::NUMBERS * padded + s, padded);
+      float *there = (float *)to + i / Kept::NUMBERS * padded + s;
+      if (Given::KIND == Precision::KIND && apart % Kept::NUMBERS == 0) {  // whole cells already
+        transpose((const float *)(from + s * apart + i), apart / Kept::NUMBERS, rows - s, there, padded);
+      } else {
+        alignas(64) typename Precision::Number block[LANES * EACH];
+        for (long r = 0; r < LANES && s + r < rows; r++)
+          for (long n = 0; n < EACH; n += LANES)
+            Precision::write(block + r * EACH + n, Given::read(from + (s + r) * apart + i + n));
+        transpose((const float *)block, LANES, rows - s, there, padded);
+      }
     }
 }
 
@@ -221,6 +233,7 @@ template <class Kinds> static inline void read_head(const WholeRows &of, const O
     Floats sums[TALL][2];
     for (long s = 0; s < seen; s += WIDE) {
       multiply<typename Keys::Of>(held.q, deep, held.keys + s, padded, deep, sums);
+#pragma GCC unroll 8
       for (int r = 0; r < TALL; r++)
         for (int h = 0; h < 2; h++) store(held.scores + r * padded + s + h * LANES, sums[r][h] * of.scale);
     }
@@ -229,12 +242,14 @@ template <class Kinds> static inline void read_head(const WholeRows &of, const O
     for (long i = 0; i < width; i += WIDE) {
       const long cells = (last + Values::NUMBERS - 1) / Values::NUMBERS;
       multiply<typename Values::Of>((const uint32_t *)held.scores, padded, held.values + i, width, cells, sums);
-      for (long r = 0; r < many; r++)
-        for (int h = 0; h < 2; h++) {
-          const long slot = row.held * of.queries + row.first + first + r;
-          Answer *to = (Answer *)of.o + (slot * of.heads + head) * width + i + h * LANES;
-          Kinds::Answer::write(to, sums[r][h] * shares[r]);
-        }
+      Answer *to = (Answer *)of.o + ((row.held * of.queries + row.first + first) * of.heads + head) * width + i;
+#pragma GCC unroll 8
+      for (int r = 0; r < TALL; r++) {
+        if (r == many) break;
+        Kinds::Answer::write(to, sums[r][0] * shares[r]);
+        Kinds::Answer::write(to + LANES, sums[r][1] * shares[r]);
+        to += of.heads * width;
+      }
     }
   }
 }

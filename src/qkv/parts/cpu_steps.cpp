@@ -65,7 +65,7 @@ template <class Precision> static inline void write_map(const Alone &step, const
     }));
   } else {
     map_rows(map, places.cells, stream.rows, outputs((Number *)stream.y, map.outputs, [&](Number *to, Floats v, long left) {
-      write_until<Precision>(to, activated(step.activation, v), left);
+      write_until<Precision>(to, activated<Precision>(step.activation, v), left);
     }));
   }
 }

@@ -19,7 +19,7 @@ static void do_together(const FeedForward *step) {
   const Stream &stream = step->stream;
   const long rows = stream.rows, hidden = outer.inputs;
   Room room(Places::numbers(rows, inner.inputs, inner.outputs, hidden));
-  const Places places(room, rows, inner.inputs, inner.outputs, hidden);
+  const Places places(room, stream, inner, outer);
 #pragma omp parallel num_threads(stream.threads)
   {
     begin(stream, step->before, inner, places);
@@ -30,7 +30,7 @@ static void do_together(const FeedForward *step) {
       for (long row = 0; row < rows; row++) {
         float *made = places.made + row * inner.outputs;
         for (long i = 0; i < hidden; i += LANES)
-          store(made + i, activated(step->activation, loaded<Floats>(made + i)) * loaded<Floats>(made + hidden + i));
+          store(made + i, activated<Single>(step->activation, loaded<Floats>(made + i)) * loaded<Floats>(made + hidden + i));
         into_cells(outer, made, places.cells, row);
       }
     } else if (outer.kind == BFLOAT16) {
