@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -59,6 +60,8 @@ ON_CPU = Extent(
     spend=0.01,
 )
 TINY = Extent((16, 64), (16, 64), (16, 64), (16, 32), (1 << 10, 1 << 14), (16, 32), 1e8, 1e8, 0.0005)
+HELD = {torch.float32: 4096, torch.bfloat16: 8192}  # sides of products that are repeated
+BETWEEN = 0.4  # of a product's time that passes over memory take, as in a step of GPT-2
 
 
 def measure_device(
@@ -122,18 +125,33 @@ class Clock:
         return first.elapsed_time(last) / 1e3
 
 
-def _sustained(clock: Clock, extent: Extent) -> float:
-    """How many times longer a large product takes in the long run: all others were timed for moments."""
+def _sustained(clock: Clock, extent: Extent) -> dict[str, float]:
+    """By precision, how many times longer a large product takes in the long run: all others were timed for moments.
+
+    What is repeated is like a step, where passes over memory come between products, and a GPU has time to cool.
+    """
     if not extent.hold:
-        return 1.0
-    a, b = (torch.randn(8192, 8192, device=clock.place, dtype=torch.bfloat16) for _ in range(2))
-    torch.cuda.synchronize(clock.place)
-    time.sleep(extent.hold)
-    moment = clock.seconds(lambda: a @ b)
-    until = time.perf_counter() + extent.hold
-    while time.perf_counter() < until:
-        last = clock._elapsed(lambda: a @ b, 100) / 100
-    return max(1.0, float(f"{last / moment:.4g}"))
+        return {}
+    x = torch.zeros(1 << 28, device=clock.place)
+    once = clock.seconds(lambda: x.add_(1.0))
+    found = {}
+    for dtype, side in HELD.items():
+        a, b = (torch.randn(side, side, device=clock.place, dtype=dtype) for _ in range(2))
+        torch.cuda.synchronize(clock.place)
+        time.sleep(extent.hold)
+        moment = clock.seconds(partial(torch.mm, a, b))
+        passes = max(1, round(BETWEEN * moment / once))
+        until = time.perf_counter() + extent.hold
+        while time.perf_counter() < until:
+            last = clock._elapsed(partial(_like_a_step, a, b, x, passes), 50) / 50
+        found[str(dtype).removeprefix("torch.")] = max(1.0, float(f"{(last - passes * once) / moment:.4g}"))
+    return found
+
+
+def _like_a_step(a: Tensor, b: Tensor, x: Tensor, passes: int) -> None:
+    torch.mm(a, b)
+    for _ in range(passes):
+        x.add_(1.0)
 
 
 def _memory(place: torch.device) -> int:

@@ -44,7 +44,8 @@ class DeviceProfile:
     attentions: tuple[tuple[Any, ...], ...]  # AttentionShape's fields, seconds, bytes taken for each number of q
     traffic: Mapping[str, tuple[tuple[float, float], ...]]  # kind -> (bytes, seconds), rising
     generation: int | None = None  # of a GPU, as CUDA counts them: 9 is Hopper; None: a file from before it was told
-    sustained: float = 1.0  # how many times longer products take when one follows the other for seconds
+    sustained: Mapping[str, float] = field(default_factory=dict)  # by precision: of products in steps that go on for
+    # seconds, how many times longer they take
     format: str = field(default=FORMAT, repr=False)
 
     def peak(self, precision: str) -> float:
@@ -60,7 +61,8 @@ class DeviceProfile:
         if work.kind == "nothing":
             return 0.0
         if work.kind == "product":
-            multiplied = self._product(Product(*work.shape), work.flops) * self.sustained
+            product = Product(*work.shape)
+            multiplied = self._product(product, work.flops) * self.sustained.get(product.dtype, 1.0)
             return max(multiplied, self._moved("copy", work.bytes), self.launch)
         if work.kind == "attention":
             return max(self._attention(AttentionShape(*work.shape), work.flops), self.launch)
@@ -132,7 +134,8 @@ class DeviceProfile:
         values = read_json(file)
         known = {each.name for each in fields(DeviceProfile)}
         later = {"generation", "sustained"}  # what files from before do not tell
-        if not isinstance(values, dict) or values.get("format") != FORMAT or {*values} | later != known:
+        told = isinstance(values, dict) and values.get("format") == FORMAT and {*values} | later == known
+        if not told or not isinstance(values.get("sustained", {}), dict):
             raise QkvError(f"The file {file} is not a measured device: make it anew with qkv cost --measure.")
         tuples = {name: tuple(map(tuple, values[name])) for name in ("products", "attentions")}
         traffic = {kind: tuple(map(tuple, points)) for kind, points in values["traffic"].items()}
