@@ -9,8 +9,8 @@ makes of it (`quantize_dynamic`).
 
 Weights are random and the same for all; each answer is the states of all real tokens, or a picture's logits, and is
 compared before anything is timed. Peers: the reference library; ONNX Runtime with what torch exports of that, fused by
-its own optimizer; CTranslate2, which has no ViT. The limit is that of the matrix products of real tokens, at the speed
-at which the cores multiply numbers of that precision that stay in registers, in the same run.
+its own optimizer; CTranslate2, which has no ViT. The limit is that of the matrix products which the answers need, of
+real tokens, at the speed at which the cores multiply numbers of that precision that stay in registers, in turns.
 
 Texts come in as token numbers, as long as the sentences of a book, in no order. Ours is the reader that `qkv.load`
 gives. The reference library pads them in the order they come in, which is what its users write, and once more with the
@@ -176,16 +176,19 @@ def rows(bench: Bench, count: int, precision: str = "float32") -> Work:
     )
 
 
-def sentences(bench: Bench) -> Work:
+def sentences(bench: Bench, precision: str = "float32") -> Work:
     """Texts of a book's lengths, in no order."""
-    bert = Bert(bench)
+    bert = Bert(bench, precision)
     lengths = drawn_lengths(bench.pick(TEXTS, 6), bert.sizes.positions)
     draw = np.random.default_rng(3)
     texts = [draw.integers(len(SPECIAL), bert.sizes.vocabulary, size=each).tolist() for each in lengths]
     flops = operations_of(bert.sizes, bert.head, lengths)
     names = [*SPECIAL, *(f"w{number}" for number in range(bert.sizes.vocabulary - len(SPECIAL)))]
-    reader = StateReader(bert.model, of_words(names))
     given = [" ".join(names[token] for token in text) for text in texts]
+
+    def ours() -> Call:
+        reader = StateReader(bert.ours(), of_words(names))
+        return lambda: reader.run(given)
 
     def in_order(answer: Batch) -> Call:
         """The longest first, so that texts of like length are padded together."""
@@ -198,18 +201,19 @@ def sentences(bench: Bench) -> Work:
         return call
 
     return Work(
-        title=f"BERT-base, {len(texts)} texts of mixed lengths, {np.mean(lengths):.0f} tokens each",
+        title=f"BERT-base, {len(texts)} texts of mixed lengths, {np.mean(lengths):.0f} tokens each" + told(precision),
         unit="texts/s",
         amount=len(texts),
         ways={
-            "qkv": lambda: lambda: reader.run(given),
+            "qkv": ours,
             "HF": lambda: partial(batches, bert.hf(), texts),
             "HF, in order of length": lambda: in_order(bert.hf()),
             "ONNX Runtime": lambda: in_order(bert.onnx()),
             "CTranslate2": lambda: in_order(bert.ctranslate2()),
         },
-        agree=alike,
-        least=lambda most: most.seconds(flops=flops),
+        agree=partial(alike, precision=precision),
+        least=lambda most: most.seconds(flops=flops, precision=precision),
+        precision=precision,
     )
 
 
@@ -219,7 +223,7 @@ def pictures(bench: Bench, precision: str = "float32") -> Work:
     model = ours_of("vit", sizes, head, bench)
     reference = reference_of(model, bench)
     given = torch.randn(bench.pick(PICTURES, 2), sizes.channels, sizes.image, sizes.image)
-    flops = operations("vit", sizes, head, given)
+    flops = operations("vit", sizes, head, given, answers=True)
     narrow = given.bfloat16() if precision == "bfloat16" else given
 
     def ours() -> Call:
@@ -374,6 +378,7 @@ WORKS = {
     "more-rows": partial(rows, count=32),
     "sentences": sentences,
     "pictures": pictures,
+    "sentences-bfloat16": partial(sentences, precision="bfloat16"),
     "rows-bfloat16": partial(rows, count=8, precision="bfloat16"),
     "pictures-bfloat16": partial(pictures, precision="bfloat16"),
     "rows-int8": partial(rows, count=8, precision="int8"),

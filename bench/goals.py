@@ -80,7 +80,7 @@ def _lines(goal: Goal, rows: Rows) -> Iterator[dict[str, Any]]:
             "work": name,
             "goal": goal.told(),
             "measured": told,
-            "reached": "yes" if met else "no",
+            "reached": "yes" if met else "no" if most is None or goal.least <= most else "no, above the limit",
             "at the limit": "" if most is None else f"{most:,.4g}" if most < 1e4 else f"{most:,.0f}",
             "where our time goes": "" if met else _spent(row),
         }

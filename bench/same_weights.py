@@ -19,6 +19,7 @@ from qkv.data.tokenizer import TextTokenizer
 from qkv.errors import QkvError
 from qkv.models.catalogue import build, head_of
 from qkv.models.head_choice import HeadChoice
+from qkv.parts.wanted import slots_read
 from qkv.weights.certify import open_reference
 from qkv.weights.maps.catalogue import PUBLISHED
 from qkv.weights.published import family_of, published_config, save_published
@@ -89,10 +90,20 @@ def parameters_of(model: nn.Module) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-def operations(family: str, sizes: Any, head: HeadChoice | None, *given: Tensor) -> int:
-    """Of the matrix products of a forward pass, counted on a model that has shapes and no numbers."""
+def operations(family: str, sizes: Any, head: HeadChoice | None, *given: Tensor, answers: bool = False) -> int:
+    """Of the matrix products of a forward pass, counted on a model that has shapes and no numbers.
+
+    Where only `answers` count, without those of the last block that make states which the head does not read.
+    """
     with torch.device("meta"):
-        model = build(family, sizes, head).eval()
+        model: Any = build(family, sizes, head).eval()
+    streams: list[torch.Size] = []
+    if answers:
+        model.stack.register_forward_pre_hook(lambda _, passed: streams.append(passed[0].shape))
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         model(*(each.to("meta") for each in given))
-    return int(counter.get_total_flops())
+    total = int(counter.get_total_flops())
+    for rows, slots, width in streams:
+        unread = slots - (slots_read(model.head) or slots)
+        total -= rows * unread * 4 * width * (width + sizes.hidden + slots)  # queries and what is read, hidden units
+    return total

@@ -39,7 +39,7 @@ def hearing(
     model = ours_of(family, sizes, head, bench)
     reference = reference_of(model, bench)
     sounds = torch.randn(bench.pick(ROWS, 2), *shape, device=bench.device)
-    flops = operations(family, sizes, head, given_to_us(sounds))
+    flops = operations(family, sizes, head, given_to_us(sounds), answers=True)
 
     @torch.inference_mode()
     def agreement() -> str:

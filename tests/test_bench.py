@@ -117,6 +117,13 @@ def test_a_missed_goal_is_told_with_the_limit_and_what_our_time_goes_to(bench: A
     assert told["import qkv; import x"] == ("", "")
     assert told["BERT fills a gap"] == ("3.5", "importing torch 80%")
     assert told["qkv, float32"] == ("2", "products and steps 85%")
+    reached = {row["work"]: row["reached"] for row in found}
+    assert reached["BERT-base, 256 rows"] == "no"
+    rows[0]["of the limit"] = "95%"
+    (row,) = [
+        row for row in bench("goals").beside_goals({"encoding_gpu": rows}) if row["work"] == "BERT-base, 256 rows"
+    ]
+    assert row["reached"] == "no, above the limit"
 
 
 def test_what_a_call_is_spent_on(bench: Any) -> None:
