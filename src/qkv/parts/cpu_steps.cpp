@@ -192,11 +192,11 @@ template <class Precision> static void attend(const Attend &step, const Places &
   }
 }
 
-static void do_step(const Attend *step) {
-  const long tasks = step->stream.rows * step->heads.groups, slots = Room::spare(step->kept.slots);
-  reading_step(*step, step->project, tasks * slots, [&](const Places &places, float *scores) {
-    if (step->stream.kind == SINGLE) attend<Single>(*step, places, scores, slots);
-    else attend<BFloat16>(*step, places, scores, slots);
+static void do_together(const Attend &step) {
+  const long tasks = step.stream.rows * step.heads.groups, slots = Room::spare(step.kept.slots);
+  reading_step(step, step.project, tasks * slots, [&](const Places &places, float *scores) {
+    if (step.stream.kind == SINGLE) attend<Single>(step, places, scores, slots);
+    else attend<BFloat16>(step, places, scores, slots);
   });
 }
 
@@ -222,11 +222,11 @@ template <class Precision> static void remember(const Remember &step, const Plac
   }
 }
 
-static void do_step(const Remember *step) {
-  const long tasks = step->stream.rows / step->beams * step->heads.heads, slots = Room::spare(step->kept.slots);
-  reading_step(*step, step->query, tasks * slots, [&](const Places &places, float *scores) {
-    if (step->stream.kind == SINGLE) remember<Single>(*step, places, scores, slots);
-    else remember<BFloat16>(*step, places, scores, slots);
+static void do_together(const Remember &step) {
+  const long tasks = step.stream.rows / step.beams * step.heads.heads, slots = Room::spare(step.kept.slots);
+  reading_step(step, step.query, tasks * slots, [&](const Places &places, float *scores) {
+    if (step.stream.kind == SINGLE) remember<Single>(step, places, scores, slots);
+    else remember<BFloat16>(step, places, scores, slots);
   });
 }
 
@@ -241,24 +241,38 @@ struct Steps {
   void *const *steps;
 };
 
-template <class Step> static void do_with(Step *step, const Stream &stream) {
-  step->stream = stream;
-  do_step(step);
-}
-
 static Attend *at(Attend *step, const Moment &now) {
   step->now = now, step->kept.slots = now.slots, step->kept.documents = now.documents;
   return step;
 }
 
+// Whether a step is in parts: it is then done with its neighbours that are.
+template <class Step> static bool joins(std::vector<StepInParts> &others, Step *step, const Stream &stream) {
+  step->stream = stream;
+  Parts parts = parts_of(*step);
+  if (parts.empty()) return false;
+  others.emplace_back(step, parts);
+  return true;
+}
+
+template <class Step> static void do_alone(Step *step, const Stream &stream) {
+  step->stream = stream;
+  do_together(*step);
+}
+
 extern "C" void qkv_steps(const Steps *all) {
   Stream stream = all->stream;
-  for (long i = 0; i < all->many; i++) {
+  std::vector<StepInParts> waiting;
+  for (long i = 0; i < all->many; i++, stream.x = stream.y) {
     void *step = all->steps[i];
-    if (all->kinds[i] == FEED_FORWARD) do_with((FeedForward *)step, stream);
-    else if (all->kinds[i] == ATTENDS) do_with(at((Attend *)step, all->now), stream);
-    else if (all->kinds[i] == REMEMBERS) do_with((Remember *)step, stream);
-    else do_with((AttendRows *)step, stream);
-    stream.x = stream.y;
+    const int kind = all->kinds[i];
+    if (kind == FEED_FORWARD && joins(waiting, (FeedForward *)step, stream)) continue;
+    if (kind == ATTENDS_ROWS && joins(waiting, (AttendRows *)step, stream)) continue;
+    if (!waiting.empty()) do_in_parts(waiting, stream.threads), waiting.clear();
+    if (kind == FEED_FORWARD) do_alone((FeedForward *)step, stream);
+    else if (kind == ATTENDS) do_alone(at((Attend *)step, all->now), stream);
+    else if (kind == REMEMBERS) do_alone((Remember *)step, stream);
+    else do_alone((AttendRows *)step, stream);
   }
+  if (!waiting.empty()) do_in_parts(waiting, stream.threads);
 }
