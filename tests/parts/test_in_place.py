@@ -377,6 +377,26 @@ def test_on_a_cpu_all_steps_are_one_call(
 
 
 @torch.no_grad()
+def test_on_a_cpu_no_part_of_a_step_reads_rows_that_are_not_made_yet(calls: list[int]) -> None:
+    """Parts of texts and of rows, of which none begin where others do, by more threads than there are cores."""
+    torch.manual_seed(0)
+    lengths = torch.randint(1, 90, (120,)).tolist()
+    stack = Stack(
+        Block(attention=PreNorm(LayerNorm(64), Attention(64, 2)), feed_forward=PreNorm(LayerNorm(64), MLP(64, 112)))
+        for _ in range(6)
+    ).eval()
+    perturb(stack)
+    x, ctx = torch.randn(1, sum(lengths), 64), Context(tokens=InLine.of(lengths), visibility=SameDocument())
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    alone = stack(x, ctx)
+    for threads in (2, 3, 7) * 3:
+        torch.set_num_threads(threads)
+        torch.testing.assert_close(stack(x, ctx), alone, atol=2e-5, rtol=1e-5)
+    torch.set_num_threads(before)
+
+
+@torch.no_grad()
 def test_panels_of_large_models_are_not_kept(calls: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     stack = Stack([Block(step=PreNorm(LayerNorm(32), MLP(32, 48))) for _ in range(2)]).eval()
     perturb(stack)
