@@ -17,14 +17,14 @@ typedef std::vector<Part> Parts;  // of all rows, in their order
 
 struct StepInParts {
   const void *step;
-  void (*of_step)(const void *step, Part part);
+  void (*work)(const void *step, Part part);
   Parts parts;
   std::vector<std::atomic<bool>> done;
 
   template <class Step>
   StepInParts(const Step *step, Parts parts)
       : step(step),
-        of_step([](const void *step, Part part) { do_part(*(const Step *)step, part); }),
+        work([](const void *step, Part part) { do_part(*(const Step *)step, part); }),
         parts(parts),
         done(parts.size()) {}
 
@@ -48,7 +48,7 @@ static void do_in_parts(std::vector<StepInParts> &steps, int threads) {
       StepInParts &step = steps[at];
       const Part part = step.parts[number - before];
       if (at > 0) steps[at - 1].wait_for(part);
-      step.of_step(step.step, part);
+      step.work(step.step, part);
       step.done[number - before].store(true, std::memory_order_release);
     }
   }

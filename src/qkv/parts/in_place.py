@@ -97,7 +97,7 @@ def is_packed(block: nn.Module) -> bool:
     return any(isinstance(each, PackedModule) and each.map is not None for each in block.modules())
 
 
-@without_asking()
+@without_asking()  # tensors are asked for their kinds a thousand times
 def plan_of(blocks: Iterable[nn.Module], x: Tensor) -> Plan | None:
     """The steps of blocks that a stream like x may pass in place; None: there is one that is not known."""
     steps: list[Step] = []
