@@ -191,15 +191,14 @@ class FromPrompts(Continuation):
         texts = self._texts
         lengths = torch.tensor([len(text) for text in texts])  # [m]
         slots = int(lengths.max())
-        ids = torch.zeros(len(texts), slots, dtype=torch.long)
-        for row, text in enumerate(texts):
-            ids[row, slots - len(text) :] = torch.tensor(text)
+        every = torch.tensor([token for text in texts for token in text])  # [all of them]
         real = torch.arange(slots) >= slots - lengths[:, None]  # [m s]
-        ids, real, self._lengths = ids.to(self.device), real.to(self.device), lengths.to(self.device)
+        ids = torch.zeros(len(texts), slots, dtype=torch.long).masked_scatter_(real, every).to(self.device)
+        real, self._lengths = real.to(self.device), lengths.to(self.device)
         self._padded = bool((lengths < slots).any())
         self._seen = ids if self.slide is not None else None
         if self._may_stand_in_line(lengths):
-            return self._read_in_line(), real
+            return self._read_in_line(every), real
         documents = real.long() if self._padded else None
         return self._read(ids, documents, None if documents is None else positions_in_documents(documents)), real
 
@@ -251,11 +250,11 @@ class FromPrompts(Continuation):
         filled_up = int(lengths.max()) * len(lengths) * FILLED_UP >= int(lengths.sum())
         return isinstance(cache, PreallocatedCache) and at_once and filled_up and self.model.in_line
 
-    def _read_in_line(self) -> Tensor:
-        """The stream of all prompts, as if they had been padded. [m s d]"""
+    def _read_in_line(self, every: Tensor) -> Tensor:
+        """The stream of all prompts, whose tokens follow each other in `every`, as if they had been padded. [m s d]"""
         assert isinstance(self._cache, PreallocatedCache)
         line = InLine.of([len(text) for text in self._texts], self.device)
-        ids = torch.tensor([token for text in self._texts for token in text])[None].to(self.device)
+        ids = every[None].to(self.device)
         cache = FilledInLine(self._cache, line)
         return cache.in_rows(self.model.states(ids, self.model.context(ids, tokens=line, cache=cache)))
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from numbers import Integral
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, cast
 
 import torch
 
@@ -180,12 +180,13 @@ class TextWriter(TextReader):
     def encode(self, prompt: Prompt) -> list[int]:
         """The ids of a prompt. A text gets what the tokenizer puts before texts; an empty one is the start token."""
         parts = list(prompt) if isinstance(prompt, Iterable) and not isinstance(prompt, bytes) else [None]
+        kinds = set(map(type, parts))  # few, where parts may be thousands
         if isinstance(prompt, str):
             ids = self._text_ids(prompt)
-        elif parts and all(isinstance(part, Message) for part in parts):
+        elif parts and all(issubclass(kind, Message) for kind in kinds):
             ids = chat_prompt(self.tokenizer, [part for part in parts if isinstance(part, Message)])
-        elif all(isinstance(part, Integral) for part in parts):
-            ids = [int(part) for part in parts if isinstance(part, Integral)]
+        elif all(issubclass(kind, Integral) for kind in kinds):
+            ids = list(map(int, cast("list[int]", parts)))
             check_ids(torch.tensor(ids, dtype=torch.long), self.model.vocabulary)
         else:
             raise QkvError(f"A prompt is a text, a list of token ids or one of messages, and {prompt!r:.60} is none.")

@@ -1,4 +1,4 @@
-"""Two ways to launch the maps of a step, by how many rows there are; each with the norm before and the sum after it.
+"""Ways to launch the maps of a step, by how many rows there are; each with the norm before and the sum after it.
 
 `normed` makes y of the norm of the stream, `added` adds a map of h to it. Shapes: r rows, d width of the stream.
 """
@@ -12,7 +12,8 @@ import torch
 import triton
 from torch import Tensor
 
-from qkv.generate import step_programs
+from qkv.generate import step_maps_cuda, step_programs
+from qkv.parts.programs import may_begin_early
 
 if TYPE_CHECKING:
     from qkv.generate.fused import Layer, Map, Norm, Plan
@@ -22,10 +23,13 @@ HELD = 16384  # and numbers of these rows: a program holds all of them behind a 
 ENOUGH = 264  # programs of a map that fill a GPU
 AT_ONCE = 2048  # weights that a warp holds
 WIDEST = 8192  # inputs that a program holds at once
+IN_TURN: dict[str, Any] = {"EARLY": False}  # how a program is launched that does not begin before the last one ends
 
 
 class Maps(Protocol):
     """The maps of a step, in the order of a plan."""
+
+    launched: dict[str, Any]  # how programs between them are launched
 
     def normed(self, norm: Norm, linear: Map, y: Tensor, layer: Layer | None = None) -> None:
         """y [r outputs], by the activation of a layer where one is given."""
@@ -38,11 +42,13 @@ def are_few(rows: int, width: int) -> bool:
     return rows <= FEW and rows * width <= HELD
 
 
-def maps_of(plan: Plan, x: Tensor, early: bool) -> Maps:
+def maps_of(plan: Plan, x: Tensor) -> Maps:
     """What suits the rows of a stream x [r d]."""
     if are_few(*x.shape):
-        return RowByRow(x, early)
-    return ByLibrary(plan, x, early)
+        return RowByRow(x)
+    if step_maps_cuda.fits(plan, x):
+        return step_maps_cuda.InClusters(plan, x)
+    return ByLibrary(plan, x)
 
 
 @dataclass(frozen=True)
@@ -68,10 +74,10 @@ def tall_of(outputs: int, inputs: int, maps: int = 1) -> Tall:
 class RowByRow:
     """For a few rows: every weight is read once, and multiplied with each of them."""
 
-    def __init__(self, x: Tensor, early: bool) -> None:
+    def __init__(self, x: Tensor) -> None:
         self.x = x
         self.rows, self.width = x.shape
-        self.launched = launched(early)
+        self.launched = step_maps_cuda.EARLY if may_begin_early(x.device) else IN_TURN
 
     def normed(self, norm: Norm, linear: Map, y: Tensor, layer: Layer | None = None) -> None:
         outputs, gated = y.shape[1], layer is not None and layer.gated
@@ -94,10 +100,10 @@ class RowByRow:
 
 
 class ByLibrary:
-    """Products by a library, and programs for all that stands between them."""
+    """Products by a library, which do not wait for what has begun early, and programs for all that stands between."""
 
-    def __init__(self, plan: Plan, x: Tensor, early: bool) -> None:
-        self.x, self.launched = x, launched(early)
+    def __init__(self, plan: Plan, x: Tensor) -> None:
+        self.x, self.launched = x, IN_TURN
         self.rows, self.width = x.shape
         narrow = plan.tokens.new_empty
         self.h, self.sum = narrow(self.rows, self.width), narrow(self.rows, self.width)
@@ -121,11 +127,6 @@ class ByLibrary:
     def added(self, h: Tensor, linear: Map) -> None:
         product(h, linear, self.sum)
         self.waiting = True
-
-
-def launched(early: bool) -> dict[str, Any]:
-    """How a program is launched that may begin early."""
-    return {"EARLY": True, "launch_pdl": True} if early else {"EARLY": False}
 
 
 def product(x: Tensor, linear: Map, y: Tensor) -> None:

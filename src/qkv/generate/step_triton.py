@@ -13,7 +13,6 @@ from torch import Tensor
 
 from qkv.generate import step_attention_programs, step_maps_triton, step_programs
 from qkv.generate.turns import turns_of
-from qkv.parts.programs import may_begin_early
 
 if TYPE_CHECKING:
     from qkv.generate.fused import Cross, Layer, Plan
@@ -42,8 +41,7 @@ class FusedStep:
     def __init__(self, plan: Plan, recording: Recording) -> None:
         rows, first = recording.shape.rows, plan.layers[0]
         few = step_maps_triton.are_few(rows, plan.tokens.shape[1])
-        early = few and may_begin_early(plan.tokens.device)
-        self.plan, self.recording, self.launched = plan, recording, step_maps_triton.launched(early)
+        self.plan, self.recording = plan, recording
         attention = first.attention
         self.rows, self.width = rows, plan.tokens.shape[1]
         self.heads, self.groups, self.head_width = attention.heads, attention.key_value_heads, attention.key_width
@@ -78,7 +76,8 @@ class FusedStep:
         if plan.bias is not None:
             back = -torch.arange(self.capacity, device=self.x.device)
             self.bucket, self.table = plan.bias.bucket(back).to(torch.int32), plan.bias.weight.detach()
-        self.maps = step_maps_triton.maps_of(plan, self.x, early)
+        self.maps = step_maps_triton.maps_of(plan, self.x)
+        self.launched = self.maps.launched
 
     def step(self) -> Tensor:
         self._read()

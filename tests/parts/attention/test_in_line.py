@@ -2,8 +2,10 @@
 
 import pytest
 import torch
+from torch import nn
 
 from qkv.errors import QkvError
+from qkv.parts.attention.cache import FilledInLine, PreallocatedCache
 from qkv.parts.attention.in_line import InLine, seen_in_line
 from qkv.parts.attention.kernels.choose import choose_kernel
 from qkv.parts.attention.kernels.exact import exact
@@ -88,3 +90,20 @@ def test_the_kernel_agrees_on_a_gpu(rule: Rule, dtype: torch.dtype) -> None:
     near = 2e-2 if dtype is torch.bfloat16 else 1e-4
     expected = exact(q.float(), k.float(), v.float(), mask)
     torch.testing.assert_close(in_line(q, k, v, mask).float(), expected, atol=near, rtol=near)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("heads", "width"), [(3, 64), (1, 1600), (2, 24)])
+@torch.inference_mode()
+def test_documents_are_put_into_rows_on_a_gpu_as_on_a_cpu(heads: int, width: int) -> None:
+    lengths, capacity = (5, 1, 130, 64), 150
+    both = torch.randn(1, sum(lengths), 2 * heads, width).to(torch.bfloat16)
+    found = []
+    for device in ("cpu", "cuda"):
+        x = both.to(device).transpose(1, 2)  # [1 2h s d]: heads that lie between others
+        cache = FilledInLine(PreallocatedCache(capacity), InLine.of(lengths, device))
+        owners = nn.Identity(), nn.Identity()
+        cache.extend(owners[0], x[:, :heads], x[:, heads:])
+        rows = [room[:, :, : cache.slots].cpu() for room in cache.into.room(owners[0]) or ()]
+        found.append([*rows, cache.in_rows(x[:, 0]).cpu()])
+    assert all(torch.equal(mine, other) for mine, other in zip(*found, strict=True))

@@ -14,6 +14,7 @@ from qkv.errors import QkvError
 from qkv.parts import cpu_steps
 from qkv.parts.attention.in_line import InLine
 from qkv.parts.attention.visibility import Tokens
+from qkv.parts.programs import runs_our_own
 
 
 class Cache:
@@ -219,7 +220,8 @@ class FilledInLine(Cache):
         super().__init__()
         assert line.documents is not None
         assert line.positions is not None
-        self.into, self.slots = into, line.end
+        assert line.bounds is not None
+        self.into, self.slots, self.bounds = into, line.end, line.bounds
         lengths = torch.tensor(line.lengths, device=line.documents.device)  # [r]
         self.row = line.documents[0] - 1  # of each token in line
         self.slot = line.positions[0] + (self.slots - lengths)[self.row]
@@ -240,7 +242,13 @@ class FilledInLine(Cache):
         return self._rows(x[:, None], self.slots)[:, 0]
 
     def _rows(self, x: Tensor, slots: int) -> Tensor:
-        """[1 h s d] → [r h slots d]"""
+        """[1 h s d] → [r h slots d], of which those behind the prompts hold nothing yet."""
+        if runs_our_own(x) and not torch.is_grad_enabled():
+            from qkv.parts.attention import in_rows_triton  # Triton comes with torch's builds for GPUs only
+
+            rows = x.new_empty(len(self.real), x.shape[1], slots, x.shape[3])
+            in_rows_triton.put(x, rows, self.bounds, self.slots)
+            return rows
         rows = x.new_zeros(len(self.real), x.shape[1], slots, x.shape[3])
         rows.transpose(1, 2)[self.row, self.slot] = x[0].transpose(0, 1)
         return rows
