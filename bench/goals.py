@@ -64,11 +64,15 @@ GOALS = (
 
 def beside_goals(results: Mapping[str, Rows]) -> Rows:
     """A row for each goal and each measured row that it speaks of, or one; results by the names of their scripts."""
-    return [line for goal in GOALS for line in _lines(goal, results.get(goal.results, []))]
+    profiled = {row["work"]: row["where our time goes"] for row in results.get("encoder_steps_cpu", [])}
+    return [line for goal in GOALS for line in _lines(goal, results.get(goal.results, []), profiled)]
 
 
-def _lines(goal: Goal, rows: Rows) -> Iterator[dict[str, Any]]:
-    """One line with no figure where nothing was measured: a goal is not forgotten because its row is missing."""
+def _lines(goal: Goal, rows: Rows, profiled: Mapping[str, str]) -> Iterator[dict[str, Any]]:
+    """One line with no figure where nothing was measured: a goal is not forgotten because its row is missing.
+
+    Of some works it is told in results of their own where our time goes.
+    """
     named = [(str(next(iter(row.values()))), row) for row in rows]
     for name, row in [each for each in named if each[0].startswith(goal.begins)] or [(goal.begins.strip(" ,"), {})]:
         figure = row.get(goal.column) if goal.column else best_of_ours(row)
@@ -82,7 +86,7 @@ def _lines(goal: Goal, rows: Rows) -> Iterator[dict[str, Any]]:
             "measured": told,
             "reached": "yes" if met else "no" if most is None or goal.least <= most else "no, above the limit",
             "at the limit": "" if most is None else f"{most:,.4g}" if most < 1e4 else f"{most:,.0f}",
-            "where our time goes": "" if met else _spent(row),
+            "where our time goes": "" if met else profiled.get(name) or _spent(row),
         }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import platform
 import re
 import statistics
@@ -77,12 +78,24 @@ def where_time_goes(call: Callable[[], object]) -> str:
         call()
         end.record()
         torch.cuda.synchronize()
-    of_programs = [
-        (event.key, event.self_device_time_total / 1e3)
-        for event in watched.key_averages()
+    ran = [
+        (event.name, event.time_range.start / 1e3, event.time_range.end / 1e3)
+        for event in watched.events()
         if event.device_type == torch.autograd.DeviceType.CUDA
     ]
-    return shares_of_kinds(of_programs, start.elapsed_time(end))
+    return shares_of_kinds(one_after_the_other(ran), start.elapsed_time(end))
+
+
+def one_after_the_other(programs: Iterable[tuple[str, float, float]]) -> list[tuple[str, float]]:
+    """Of programs and from when to when they ran: what each took.
+
+    One that begins while others run waits for them at first, so it counts from the end of all that began before it.
+    """
+    told, until = [], -math.inf
+    for name, start, end in sorted(programs, key=lambda each: each[1:]):
+        told.append((name, max(0.0, end - max(start, until))))
+        until = max(until, end)
+    return told
 
 
 def shares_of_kinds(programs: Iterable[tuple[str, float]], whole: float) -> str:

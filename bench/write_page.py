@@ -49,6 +49,12 @@ TITLES = {
         "Texts of mixed lengths are read in line, without padding. Each library runs in a process of its own. "
         "Peers that are not installed where this was measured are named.",
     ),
+    "encoder_steps_cpu": (
+        "Where the time of an encoder goes on a CPU",
+        "Ours alone: blocks without attentions, without feed-forwards and no blocks at all, each timed alone, in turns "
+        "with the whole. What a part leaves of its limit is what there would be to gain in it: activations, norms, "
+        "exponentials and matrices that come from memory take the rest.",
+    ),
     "text_to_text_cpu": (
         "Text to text on a CPU",
         "One source at a time reads all weights of a decoder once a token, so memory is the limit; a file is where "

@@ -9,12 +9,16 @@ import os
 import subprocess
 import sys
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
+
+from qkv.models.head_choice import HeadChoice
+from qkv.models.vit import SIZES
 
 BENCH = Path(__file__).resolve().parent.parent / "bench"
 AGAINST_PEERS = [
@@ -25,7 +29,7 @@ AGAINST_PEERS = [
     "sound_gpu",
     "t5_decoding_gpu",
 ]
-ON_CPU = ["encoders_cpu", "gpt2_decoding", "starting", "text_to_text_cpu"]
+ON_CPU = ["encoder_steps_cpu", "encoders_cpu", "gpt2_decoding", "starting", "text_to_text_cpu"]
 
 
 @pytest.fixture
@@ -131,6 +135,51 @@ def test_what_a_call_is_spent_on(bench: Any) -> None:
                 ("void pytorch_flash::flash_fwd_kernel", 2.0), ("something", 0.001)]  # fmt: skip
     told = bench("gpu").shares_of_kinds(programs, 10.0)
     assert told == "matrix products 60%, attention 20%, norms 10%, none 10%"
+
+
+@pytest.mark.parametrize("answers", [False, True])
+def test_operations_are_those_of_the_formula(bench: Any, answers: bool) -> None:
+    """Of a ViT by hand; where answers count, the last block asks and computes for one slot alone."""
+    width, hidden, layers, slots, classes = 48, 96, 3, 5, 10
+    sizes = replace(SIZES["base-16"], image=32, width=width, hidden=hidden, heads=3, layers=layers)
+    head = HeadChoice("classification", labels=tuple(map(str, range(classes))))
+    found = bench("same_weights").operations("vit", sizes, head, torch.zeros(2, 3, 32, 32), answers=answers)
+
+    def block(asking: int) -> int:
+        maps = 2 * slots * 2 * width**2 + 2 * asking * (2 * width**2 + 2 * width * hidden)
+        return maps + 4 * asking * slots * width
+
+    patches, head_of_all = 2 * (slots - 1) * 3 * 16**2 * width, 2 * width * classes
+    last = block(1 if answers else slots)
+    assert found == 2 * (patches + (layers - 1) * block(slots) + last + head_of_all)
+
+
+def test_operations_of_an_encoders_steps_are_those_of_the_whole(bench: Any) -> None:
+    script, count = bench("encoder_steps_cpu"), bench("same_weights").operations
+    rows = script.bert(small=True)
+    sizes = rows.model.sizes
+    pooled = 2 * len(rows.given) * sizes.width**2
+    found = sum(part.needed for part in script.parts_of(rows).values())
+    assert found + pooled == count("bert", sizes, HeadChoice("pooled"), rows.given)
+    pictures = script.vit(small=True)
+    sizes, head = pictures.model.sizes, HeadChoice("classification", labels=tuple(map(str, range(1000))))
+    beside = 2 * len(pictures.given) * sizes.width * ((pictures.slots - 1) * 3 * sizes.patch**2 + 1000)
+    found = sum(part.needed for part in script.parts_of(pictures).values())
+    assert found + beside == count("vit", sizes, head, pictures.given, answers=True)
+
+
+def test_programs_that_begin_early_count_from_the_end_of_those_before(bench: Any) -> None:
+    ran = [("late", 7.0, 8.0), ("first", 0.0, 4.0), ("waits", 1.0, 6.0), ("within", 2.0, 3.0)]
+    told = bench("gpu").one_after_the_other(ran)
+    assert told == [("first", 4.0), ("waits", 2.0), ("within", 0.0), ("late", 1.0)]
+
+
+def test_a_missed_goal_tells_what_its_own_profile_says(bench: Any) -> None:
+    row = {"work": "ViT-B/16, 8", "times HF": 1.2, "of the limit": "90%", "time in products and steps": "98%"}
+    profile = {"work": "ViT-B/16, 8", "where our time goes": "feed-forwards 60%"}
+    for given, told in (([], "products and steps 98%"), ([profile], "feed-forwards 60%")):
+        lines = bench("goals").beside_goals({"encoders_cpu": [row], "encoder_steps_cpu": given})
+        assert [line["where our time goes"] for line in lines if line["work"] == row["work"]] == [told]
 
 
 def rows_of(bench: Any, **changes: Any) -> list[dict[str, Any]]:

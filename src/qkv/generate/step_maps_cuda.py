@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -50,11 +51,22 @@ class Tiling(NamedTuple):
 
 def fits(plan: Plan, x: Tensor) -> bool:
     """Whether the program does the maps of a plan for the rows of a stream x [r d]."""
-    layer = plan.layers[0]
-    widths = x.shape[1], layer.out.weight.shape[1], layer.outer.weight.shape[1]
-    narrow = plan.tokens.dtype in (torch.bfloat16, torch.float16)
-    whole = all(width * plan.tokens.itemsize % ALIGNED == 0 for width in widths)
-    return narrow and whole and len(x) <= ROWS[-1] and has_program(x.device)
+    if not has_program(x.device) or len(x) > ROWS[-1] or plan.tokens.dtype not in (torch.bfloat16, torch.float16):
+        return False
+    return all(_can_be_copied(linear.weight) for linear in _maps_of(plan))
+
+
+def _maps_of(plan: Plan) -> Iterator[Map]:
+    yield plan.head
+    for layer in plan.layers:
+        yield from (layer.project, layer.out, layer.inner, layer.outer)
+        if layer.cross is not None:
+            yield from (layer.cross.query, layer.cross.out)
+
+
+def _can_be_copied(weight: Tensor) -> bool:
+    """Whether its rows, and those of what it is multiplied with, begin where the copy engine can."""
+    return weight.data_ptr() % ALIGNED == 0 and weight.shape[1] * weight.itemsize % ALIGNED == 0
 
 
 @cache

@@ -93,3 +93,18 @@ def assert_same(
             rtol=rtol * share,
             msg=lambda text, name=name: f"{name}: {text}",
         )
+
+
+NEAR = {torch.float32: 2e-5, torch.bfloat16: 3e-2, torch.float16: 4e-3}  # weights and their gradients are rounded
+
+
+def exact_gradients(q: Tensor, k: Tensor, v: Tensor, above: Tensor, mask: Mask, scale: float) -> list[Tensor]:
+    """Those of q, k and v in float64."""
+    given = [x.detach().double().requires_grad_() for x in (q, k, v)]
+    return list(torch.autograd.grad(exact(*given, mask, scale=scale), given, above.double()))
+
+
+def assert_near(found: list[Tensor], expected: list[Tensor]) -> None:
+    for mine, theirs in zip(found, expected, strict=True):
+        near = NEAR[mine.dtype]
+        torch.testing.assert_close(mine.double(), theirs, atol=near * max(1.0, float(theirs.std())), rtol=near)

@@ -25,12 +25,12 @@ from qkv.parts.attention.kernels.short import short
 from qkv.parts.attention.visibility import Causal, Everything, Mask, NotPadding, Rule, Tokens, Window
 from qkv.parts.context import Context, Ledger
 from qkv.parts.position import Rotary, rotary_rates
+from tests.parts.attention.kernels.compare import NEAR, assert_near, exact_gradients
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1" and find_spec("triton") is not None
 by_programs = pytest.mark.slow if INTERPRETED else pytest.mark.gpu
 DEVICE = "cpu" if INTERPRETED else "cuda"
 DTYPES = [torch.float32] if INTERPRETED else [torch.bfloat16, torch.float16]
-NEAR = {torch.float32: 2e-5, torch.bfloat16: 3e-2, torch.float16: 4e-3}  # weights and their gradients are rounded
 RULES: dict[str, Rule] = {"nothing": Everything(), "future": Causal(), "padding": NotPadding()}
 
 
@@ -39,18 +39,6 @@ def padding(rows: int, slots: int, device: str = DEVICE) -> Tokens:
     documents = (torch.arange(slots) % torch.arange(2, 2 + rows)[:, None] != 1).long()
     documents[-1] = 0
     return Tokens(slots, documents=documents.to(device).repeat_interleave(2, 1)[:, ::2])  # which lie apart
-
-
-def exactly(q: Tensor, k: Tensor, v: Tensor, above: Tensor, mask: Mask, scale: float) -> list[Tensor]:
-    """The gradients of q, k and v in float64."""
-    given = [x.detach().double().requires_grad_() for x in (q, k, v)]
-    return list(torch.autograd.grad(exact(*given, mask, scale=scale), given, above.double()))
-
-
-def assert_near(found: list[Tensor], expected: list[Tensor]) -> None:
-    for mine, theirs in zip(found, expected, strict=True):
-        near = NEAR[mine.dtype]
-        torch.testing.assert_close(mine.double(), theirs, atol=near * max(1.0, float(theirs.std())), rtol=near)
 
 
 @by_programs
@@ -75,7 +63,7 @@ def test_gradients_of_a_joined_product_are_exact(
     o, log_sum = learned._at_once(q, k, v, side.documents, *how)
     found, sums = learned._joined_back_at_once(above, joined, side.documents, o, log_sum, *how)
     mask = Mask(RULES[hidden], side, side, DEVICE)
-    assert_near(list(learned._parts(found, heads)), exactly(q, k, v, above.transpose(1, 2), mask, 0.2))
+    assert_near(list(learned._parts(found, heads)), exact_gradients(q, k, v, above.transpose(1, 2), mask, 0.2))
     near = NEAR[dtype] * found.double().square().sum((0, 1)).sqrt().max()  # numbers of either sign, each rounded
     torch.testing.assert_close(sums.double(), found.double().sum((0, 1)), atol=float(near), rtol=0)
     again, as_well = learned._joined_back_at_once(above, joined, side.documents, o, log_sum, *how)
@@ -100,7 +88,7 @@ def test_queries_and_keys_that_differ_in_number_and_lie_anyhow(
     mask = Mask(Everything(), Tokens(queries), Tokens(keys), DEVICE)
     above = torch.randn(2, 1, queries, 32, device=DEVICE).to(DTYPES[0]).expand(2, 2, queries, 32)
     found = torch.autograd.grad(short(q, k, v, mask, scale=scale), (q, k, v), above)
-    assert_near(list(found), exactly(q, k, v, above, mask, scale))
+    assert_near(list(found), exact_gradients(q, k, v, above, mask, scale))
 
 
 @by_programs

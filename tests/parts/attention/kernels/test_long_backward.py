@@ -19,9 +19,9 @@ from qkv.parts.attention.kernels.fused import fused
 from qkv.parts.attention.kernels.long import long
 from qkv.parts.attention.visibility import Causal, Everything, Mask, NotPadding, Rule, Tokens, Window
 from qkv.parts.context import Context
+from tests.parts.attention.kernels.compare import NEAR, assert_near, exact_gradients
 
 WIDTH = 64
-NEAR = {torch.bfloat16: 3e-2, torch.float16: 4e-3}  # weights and their gradients are rounded
 
 
 @pytest.fixture
@@ -30,17 +30,8 @@ def hopper() -> None:
         pytest.skip("needs a GPU with warpgroups")
 
 
-def exactly(q: Tensor, k: Tensor, v: Tensor, above: Tensor, rule: Rule, scale: float) -> list[Tensor]:
-    """The gradients of q, k and v in float64."""
-    given = [x.detach().double().requires_grad_() for x in (q, k, v)]
-    mask = Mask(rule, Tokens(q.shape[2]), Tokens(k.shape[2]), q.device)
-    return list(torch.autograd.grad(exact(*given, mask, scale=scale), given, above.double()))
-
-
-def assert_near(found: list[Tensor], expected: list[Tensor]) -> None:
-    for mine, theirs in zip(found, expected, strict=True):
-        near = NEAR[mine.dtype]
-        torch.testing.assert_close(mine.double(), theirs, atol=near * max(1.0, float(theirs.std())), rtol=near)
+def mask_of(q: Tensor, k: Tensor, rule: Rule) -> Mask:
+    return Mask(rule, Tokens(q.shape[2]), Tokens(k.shape[2]), q.device)
 
 
 @pytest.mark.gpu
@@ -63,7 +54,7 @@ def test_gradients_of_a_joined_product_are_exact(
     found, sums = learned._joined_back_at_once(above, joined, None, o, log_sum, *how)
     for row in range(0, rows, 5):  # float64 takes its time
         one = slice(row, row + 1)
-        expected = exactly(q[one], k[one], v[one], above[one].transpose(1, 2), rule, 0.15)
+        expected = exact_gradients(q[one], k[one], v[one], above[one].transpose(1, 2), mask_of(q, k, rule), 0.15)
         assert_near(list(learned._parts(found[one], heads)), expected)
     near = NEAR[dtype] * found.double().square().sum((0, 1)).sqrt().max()  # numbers of either sign, each rounded
     torch.testing.assert_close(sums.double(), found.double().sum((0, 1)), atol=float(near), rtol=0)
@@ -83,7 +74,7 @@ def test_queries_and_keys_that_differ_in_number_and_lie_anyhow(hopper: None, que
     assert choose_kernel(q, k, mask, 0.0, record=False) is long
     above = torch.randn(10, 1, queries, WIDTH, device="cuda").bfloat16().expand(10, 12, queries, WIDTH)
     found = torch.autograd.grad(long(q, k, v, mask, scale=0.2), (q, k, v), above)
-    assert_near(list(found), exactly(q, k, v, above, Everything(), 0.2))
+    assert_near(list(found), exact_gradients(q, k, v, above, mask, 0.2))
 
 
 @pytest.mark.gpu
