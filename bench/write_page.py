@@ -228,7 +228,8 @@ def main() -> None:
         "# Performance\n\n*Written by `bench/write_page.py` from `bench/results/`; `make bench` and `make bench-gpu` "
         "measure anew.* Peers are models of the transformers library (HF in tables) of the same sizes, Marian where "
         "nothing else is said, measured in the same run, on a CPU in turns; figures are medians. Compare ratios, not "
-        "machines.\n\n"
+        "machines. Where shares of a GPU's time add up to more than all of it, programs that had begun early were "
+        "counted while they waited.\n\n"
     )
     every = {file.stem: json.loads(file.read_text(encoding="utf-8")) for file in sorted(RESULTS.glob("*.json"))}
     rows = beside_goals({name: result["rows"] for name, result in every.items() if name in TITLES})
