@@ -191,7 +191,7 @@ class FromPrompts(Continuation):
         texts = self._texts
         lengths = torch.tensor([len(text) for text in texts])  # [m]
         slots = int(lengths.max())
-        every = torch.tensor([token for text in texts for token in text])  # [all of them]
+        every = torch.tensor([token for text in texts for token in text], dtype=torch.long)  # [all of them]
         real = torch.arange(slots) >= slots - lengths[:, None]  # [m s]
         ids = torch.zeros(len(texts), slots, dtype=torch.long).masked_scatter_(real, every).to(self.device)
         real, self._lengths = real.to(self.device), lengths.to(self.device)
