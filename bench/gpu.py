@@ -81,7 +81,7 @@ def where_time_goes(call: Callable[[], object]) -> str:
     ran = [
         (event.name, event.time_range.start / 1e3, event.time_range.end / 1e3)
         for event in watched.events()
-        if event.device_type == torch.autograd.DeviceType.CUDA
+        if event.device_type == torch.autograd.DeviceType.CUDA and not event.is_user_annotation  # which spans programs
     ]
     return shares_of_kinds(one_after_the_other(ran), start.elapsed_time(end))
 

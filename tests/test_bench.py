@@ -174,6 +174,15 @@ def test_programs_that_begin_early_count_from_the_end_of_those_before(bench: Any
     assert told == [("first", 4.0), ("waits", 2.0), ("within", 0.0), ("late", 1.0)]
 
 
+def test_works_that_are_profiled_are_those_beside_others() -> None:
+    every = [
+        json.loads((BENCH / "results" / f"{name}.json").read_text()) for name in ("encoder_steps_cpu", "encoders_cpu")
+    ]
+    profiled, beside = ({row["work"] for row in each["rows"]} for each in every)
+    assert profiled
+    assert profiled <= beside
+
+
 def test_a_missed_goal_tells_what_its_own_profile_says(bench: Any) -> None:
     row = {"work": "ViT-B/16, 8", "times HF": 1.2, "of the limit": "90%", "time in products and steps": "98%"}
     profile = {"work": "ViT-B/16, 8", "where our time goes": "feed-forwards 60%"}

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
-import triton
 from torch import Tensor
 
-from qkv.generate import step_programs
+from qkv.generate.step_maps_triton import EARLY, add_norm
 from qkv.parts import cuda
 from qkv.parts.product import ACTIVATIONS, ALIGNED
 from qkv.parts.product import runs_on as has_program
@@ -23,21 +22,20 @@ if TYPE_CHECKING:
 FILE = Path(__file__).with_name("step_product.cu")
 THREADS = 160  # four warps that multiply, one that orders copies
 ROWS = 16, 32, 64  # for which there are programs
-INPUTS, OUTPUTS = 64, 64  # of a stage; of a block, or half as many as it has
+INPUTS, OUTPUTS = 64, 64  # of a stage; of a cluster
 ROOM = 100 * 1024  # bytes of a block, so that two share a processor: one reads weights while the other still sums up
 MOST_TOGETHER = 8  # blocks of a cluster
-EARLY: dict[str, Any] = {"EARLY": True, "launch_pdl": True}  # how programs in between begin before the last one ends
 FEWEST = 6  # stages of inputs that are worth a block
 
 
 class Tiling(NamedTuple):
     rows: int
-    tall: int  # times 64 outputs of a block
     cluster: int
+    gated: bool = False  # outputs have a row of weights for their gate too
 
     @property
     def stage(self) -> int:
-        return (self.rows + self.tall * OUTPUTS) * INPUTS * 2
+        return (self.rows + (2 if self.gated else 1) * OUTPUTS) * INPUTS * 2
 
     @property
     def stages(self) -> int:
@@ -72,10 +70,10 @@ def _can_be_copied(weight: Tensor) -> bool:
 @cache
 def tiling_of(rows: int, outputs: int, inputs: int, gated: bool, processors: int) -> Tiling:
     """As many blocks as run at once, two on each processor, that have inputs enough to be worth their while."""
-    tall, padded = 2 if gated else 1, next(each for each in ROWS if rows <= each)
+    padded = next(each for each in ROWS if rows <= each)
     tiles, chunks = -(-outputs // OUTPUTS), -(-inputs // INPUTS)
     at_once = 2 * processors // tiles
-    return Tiling(padded, tall, max(1, min(at_once, MOST_TOGETHER, chunks // FEWEST)))
+    return Tiling(padded, max(1, min(at_once, MOST_TOGETHER, chunks // FEWEST)), gated)
 
 
 class InClusters:
@@ -88,11 +86,7 @@ class InClusters:
         self.launches: dict[tuple[int, ...], cuda.Launch] = {}
 
     def normed(self, norm: Norm, linear: Map, y: Tensor, layer: Layer | None = None) -> None:
-        step_programs.add_norm[(self.rows,)](
-            self.x, self.x, norm.gain, norm.gain if norm.shift is None else norm.shift, self.h, norm.epsilon,
-            norm.scale, K=self.width, WIDE=triton.next_power_of_2(self.width), ADDED=False, RMS=norm.rms,
-            SHIFTED=norm.shift is not None, **self.launched,
-        )  # fmt: skip
+        add_norm(self.x, None, norm, self.h, self.launched)
         self._map(self.h, linear, y, "" if layer is None else layer.activation, layer is not None and layer.gated)
 
     def added(self, h: Tensor, linear: Map) -> None:
@@ -111,10 +105,8 @@ def prepared(
     """y = activation(h Wᵀ + b), or y += h Wᵀ + b in float32, on the current stream; [r k] [n k] [n] [r n]"""
     outputs, inputs = y.shape[1], h.shape[1]
     tiling = tiling or tiling_of(len(h), outputs, inputs, gated, multiprocessors(h.device))
-    program = _program(
-        tiling, h.dtype == torch.float16, linear.bias is not None, activation, gated, y.dtype == torch.float32
-    )
-    tiles = -(-outputs // (OUTPUTS if gated else OUTPUTS * tiling.tall))
+    half, adds = h.dtype == torch.float16, y.dtype == torch.float32
+    program = _program(tiling, half, linear.bias is not None, activation, adds)
     arguments = (
         cuda.tiles_of(linear.weight, OUTPUTS, INPUTS),
         cuda.tiles_of(h, tiling.rows, INPUTS),
@@ -126,20 +118,19 @@ def prepared(
         y.stride(0),
         *linear.gap,
     )
-    return program.prepared((tiles * tiling.cluster, 1), arguments, cluster=tiling.cluster, early=True)
+    return program.prepared((-(-outputs // OUTPUTS) * tiling.cluster, 1), arguments, cluster=tiling.cluster, early=True)
 
 
 @cache
-def _program(tiling: Tiling, half: bool, biased: bool, activation: str, gated: bool, adds: bool) -> cuda.Program:
+def _program(tiling: Tiling, half: bool, biased: bool, activation: str, adds: bool) -> cuda.Program:
     numbers = {
         "ROWS": tiling.rows,
-        "TALL": tiling.tall,
         "STAGES": tiling.stages,
         "CLUSTER": tiling.cluster,
         "HALF": int(half),
         "BIASED": int(biased),
         "ACTIVATION": ACTIVATIONS[activation],
-        "GATED": int(gated),
+        "GATED": int(tiling.gated),
         "ADDS": int(adds),
     }
     return cuda.program(FILE, "step_product", tuple(numbers.items()), THREADS, tiling.shared)

@@ -12,7 +12,7 @@ import torch
 import triton
 from torch import Tensor
 
-from qkv.generate import step_maps_cuda, step_programs
+from qkv.generate import step_programs
 from qkv.parts.programs import may_begin_early
 
 if TYPE_CHECKING:
@@ -23,7 +23,11 @@ HELD = 16384  # and numbers of these rows: a program holds all of them behind a 
 ENOUGH = 264  # programs of a map that fill a GPU
 AT_ONCE = 2048  # weights that a warp holds
 WIDEST = 8192  # inputs that a program holds at once
-IN_TURN: dict[str, Any] = {"EARLY": False}  # how a program is launched that does not begin before the last one ends
+EARLY: dict[str, Any] = {
+    "EARLY": True,
+    "launch_pdl": True,
+}  # how a program is launched that begins before the last ends
+IN_TURN: dict[str, Any] = {"EARLY": False}  # and one that does not
 
 
 class Maps(Protocol):
@@ -40,15 +44,6 @@ class Maps(Protocol):
 
 def are_few(rows: int, width: int) -> bool:
     return rows <= FEW and rows * width <= HELD
-
-
-def maps_of(plan: Plan, x: Tensor) -> Maps:
-    """What suits the rows of a stream x [r d]."""
-    if are_few(*x.shape):
-        return RowByRow(x)
-    if step_maps_cuda.fits(plan, x):
-        return step_maps_cuda.InClusters(plan, x)
-    return ByLibrary(plan, x)
 
 
 @dataclass(frozen=True)
@@ -77,7 +72,7 @@ class RowByRow:
     def __init__(self, x: Tensor) -> None:
         self.x = x
         self.rows, self.width = x.shape
-        self.launched = step_maps_cuda.EARLY if may_begin_early(x.device) else IN_TURN
+        self.launched = EARLY if may_begin_early(x.device) else IN_TURN
 
     def normed(self, norm: Norm, linear: Map, y: Tensor, layer: Layer | None = None) -> None:
         outputs, gated = y.shape[1], layer is not None and layer.gated
@@ -111,11 +106,7 @@ class ByLibrary:
         self.waiting = False  # whether `sum` is to be added to the stream
 
     def normed(self, norm: Norm, linear: Map, y: Tensor, layer: Layer | None = None) -> None:
-        step_programs.add_norm[(self.rows,)](
-            self.x, self.sum, norm.gain, _or(norm.shift, norm.gain), self.h, norm.epsilon, norm.scale,
-            K=self.width, WIDE=triton.next_power_of_2(self.width), ADDED=self.waiting, RMS=norm.rms,
-            SHIFTED=norm.shift is not None, **self.launched,
-        )  # fmt: skip
+        add_norm(self.x, self.sum if self.waiting else None, norm, self.h, self.launched)
         self.waiting = False
         product(self.h, linear, y if layer is None else self.before)
         if layer is not None:
@@ -127,6 +118,15 @@ class ByLibrary:
     def added(self, h: Tensor, linear: Map) -> None:
         product(h, linear, self.sum)
         self.waiting = True
+
+
+def add_norm(x: Tensor, added: Tensor | None, norm: Norm, h: Tensor, launched: dict[str, Any]) -> None:
+    """x += added, where something is; h = norm(x). [r d]"""
+    step_programs.add_norm[(len(x),)](
+        x, _or(added, h), norm.gain, _or(norm.shift, norm.gain), h, norm.epsilon, norm.scale,
+        K=x.shape[1], WIDE=triton.next_power_of_2(x.shape[1]), ADDED=added is not None, RMS=norm.rms,
+        SHIFTED=norm.shift is not None, **launched,
+    )  # fmt: skip
 
 
 def product(x: Tensor, linear: Map, y: Tensor) -> None:

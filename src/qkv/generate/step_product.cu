@@ -8,19 +8,17 @@
 //
 // Shapes: r rows, at most ROWS of them; K inputs, N outputs; x [r K], W [N K], y [r N].
 //
-// By #define: ROWS: 16, 32, 64 or 128; TALL: 64 outputs that a block makes, so many times; STAGES: inputs on their way,
-// 64 at a time; CLUSTER: blocks of one, of which none has no inputs; HALF: numbers are float16, else bfloat16; BIASED;
-// ACTIVATION; GATED: W is [2N K], y the activation of the first N outputs times the others, and TALL is 2; ADDS: y is
-// float32, and the product is added to it.
+// By #define: ROWS: 16, 32 or 64; STAGES: inputs on their way, 64 at a time; CLUSTER: blocks of one, of which none has no
+// inputs; HALF: numbers are float16, else bfloat16; BIASED; ACTIVATION; GATED: W is [2N K], y the activation of the first
+// N outputs times the others; ADDS: y is float32, and the product is added to it.
 
 #include "activations.cuh"
 
 constexpr int BK = 64;                                     // inputs of a stage: rows of 128 bytes, which are swizzled
-constexpr u32 OF_64 = 64 * BK * 2, OF_W = TALL * OF_64, OF_X = ROWS * BK * 2, STAGE = OF_W + OF_X;
-constexpr int OUTPUTS = GATED ? 64 : 64 * TALL;            // of a cluster
+constexpr int OUTPUTS = 64, TALL = GATED ? 2 : 1;          // of a cluster; rows of W for each of them
+constexpr u32 OF_64 = OUTPUTS * BK * 2, OF_W = TALL * OF_64, OF_X = ROWS * BK * 2, STAGE = OF_W + OF_X;
 constexpr int PITCH = 64 * TALL + 4;                       // from a row of sums to the next, so that lanes do not collide
 static_assert(ROWS * PITCH * 4 <= STAGES * STAGE, "sums lie where the stages were");
-static_assert(!GATED || TALL == 2, "gates and what they are multiplied with");
 
 #define FIRST_8 "%0, %1, %2, %3, %4, %5, %6, %7"
 #define FIRST_16 FIRST_8 ", %8, %9, %10, %11, %12, %13, %14, %15"
@@ -28,12 +26,7 @@ static_assert(!GATED || TALL == 2, "gates and what they are multiplied with");
 // d [64 ROWS] (+)= W [64 16] xᵀ [16 ROWS]. A thread has of every 8 rows those at 2 (lane % 4), of the outputs
 // lane / 4 and 8 below it; each warp has 16 outputs.
 __device__ __forceinline__ void multiply(float (&d)[ROWS / 2], u64 w, u64 x, int adds) {
-#if ROWS == 128
-    asm volatile(
-        "{ .reg .pred p; setp.ne.b32 p, %66, 0; wgmma.mma_async.sync.aligned.m64n128k16.f32." NARROW "." NARROW
-        " {" FIRST_64 "}, %64, %65, p, 1, 1, 0, 0; }"
-        : OWN_32(0), OWN_32(32) : "l"(w), "l"(x), "r"(adds));
-#elif ROWS == 64
+#if ROWS == 64
     asm volatile(
         "{ .reg .pred p; setp.ne.b32 p, %34, 0; wgmma.mma_async.sync.aligned.m64n64k16.f32." NARROW "." NARROW
         " {" FIRST_32 "}, %32, %33, p, 1, 1, 0, 0; }"
@@ -44,25 +37,11 @@ __device__ __forceinline__ void multiply(float (&d)[ROWS / 2], u64 w, u64 x, int
         " {" FIRST_16 "}, %16, %17, p, 1, 1, 0, 0; }"
         : OWN_8(0), OWN_8(8) : "l"(w), "l"(x), "r"(adds));
 #else
-    static_assert(ROWS == 16, "rows of a product: 16, 32, 64 or 128");
+    static_assert(ROWS == 16, "rows of a product: 16, 32 or 64");
     asm volatile(
         "{ .reg .pred p; setp.ne.b32 p, %10, 0; wgmma.mma_async.sync.aligned.m64n16k16.f32." NARROW "." NARROW
         " {" FIRST_8 "}, %8, %9, p, 1, 1, 0, 0; }"
         : OWN_8(0) : "l"(w), "l"(x), "r"(adds));
-#endif
-}
-
-__device__ __forceinline__ int rank() {  // of this block in its cluster
-    int found = 0;
-    if (CLUSTER > 1) asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(found));
-    return found;
-}
-
-__device__ __forceinline__ void all_of_cluster() {
-#if CLUSTER > 1
-    asm volatile("barrier.cluster.arrive.release; barrier.cluster.wait.acquire;" ::: "memory");
-#else
-    __syncthreads();
 #endif
 }
 
@@ -71,7 +50,7 @@ __device__ __forceinline__ void after_the_last_program() { asm volatile("griddep
 __device__ __forceinline__ void load_weights(const Tiles& w_tiles, u32 stage, int first, int N, int k, u32 barrier) {
     expect(barrier, STAGE);
 #pragma unroll
-    for (int m = 0; m < TALL; m++) load(w_tiles, stage + m * OF_64, k, GATED ? m * N + first : first + m * 64, barrier);
+    for (int m = 0; m < TALL; m++) load(w_tiles, stage + m * OF_64, k, m * N + first, barrier);
 }
 
 // What all blocks of the cluster have for four outputs of a row.
@@ -157,7 +136,7 @@ extern "C" __global__ void __launch_bounds__(160) step_product(
                 asm volatile("st.shared.f32 [%0], %1;" ::"r"(stages + 4 * (row * PITCH + output)), "f"(d[m][i]) : "memory");
             }
     }
-    all_of_cluster();
+    whole_cluster();
 
     if (warp < 4) {
         constexpr int LANES = OUTPUTS / 4;  // that have a row
@@ -193,5 +172,5 @@ extern "C" __global__ void __launch_bounds__(160) step_product(
 #endif
         }
     }
-    all_of_cluster();  // before none reads another's sums any more, none leaves
+    whole_cluster();  // before none reads another's sums any more, none leaves
 }

@@ -11,7 +11,7 @@ import torch
 import triton
 from torch import Tensor
 
-from qkv.generate import step_attention_programs, step_maps_triton, step_programs
+from qkv.generate import step_attention_programs, step_maps_cuda, step_maps_triton, step_programs
 from qkv.generate.turns import turns_of
 
 if TYPE_CHECKING:
@@ -33,6 +33,15 @@ def shares_of(lines: int, capacity: int, step: int) -> int:
     while shares < MOST_SHARES and shares * lines < ENOUGH and capacity // shares > step:
         shares *= 2
     return shares
+
+
+def maps_of(plan: Plan, x: Tensor) -> step_maps_triton.Maps:
+    """What suits the rows of a stream x [r d]."""
+    if step_maps_triton.are_few(*x.shape):
+        return step_maps_triton.RowByRow(x)
+    if step_maps_cuda.fits(plan, x):
+        return step_maps_cuda.InClusters(plan, x)
+    return step_maps_triton.ByLibrary(plan, x)
 
 
 class FusedStep:
@@ -76,7 +85,7 @@ class FusedStep:
         if plan.bias is not None:
             back = -torch.arange(self.capacity, device=self.x.device)
             self.bucket, self.table = plan.bias.bucket(back).to(torch.int32), plan.bias.weight.detach()
-        self.maps = step_maps_triton.maps_of(plan, self.x)
+        self.maps = maps_of(plan, self.x)
         self.launched = self.maps.launched
 
     def step(self) -> Tensor:

@@ -1,6 +1,6 @@
 // What programs for Hopper GPUs share: barriers, copies by the copy engine, products by warpgroups.
 //
-// By #define: HALF: narrow numbers are float16, else bfloat16.
+// By #define: HALF: narrow numbers are float16, else bfloat16; CLUSTER: blocks of one, where there are clusters.
 
 #pragma once
 
@@ -80,6 +80,24 @@ __device__ __forceinline__ void wait_or_fail(u32 barrier, u32 parity) {
     for (u32 polls = 0; !is_over(barrier, parity); polls++)
         if (polls == PATIENCE) __trap();
 }
+
+// ---------------------------------------------------------------------------------------------------- clusters
+
+#ifdef CLUSTER
+__device__ __forceinline__ int rank() {  // of this block in its cluster; asked anew, where a register would be kept
+    int found = 0;
+    if (CLUSTER > 1) asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(found));
+    return found;
+}
+
+__device__ __forceinline__ void whole_cluster() {
+#if CLUSTER > 1
+    asm volatile("barrier.cluster.arrive.release; barrier.cluster.wait.acquire;" ::: "memory");
+#else
+    __syncthreads();
+#endif
+}
+#endif
 
 // ---------------------------------------------------------------------------------------------------- copies
 

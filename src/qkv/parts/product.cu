@@ -64,14 +64,6 @@ __device__ __forceinline__ void arrive_at(u32 barrier, u32 block) {  // of the c
         ::"r"(barrier), "r"(block) : "memory");
 }
 
-__device__ __forceinline__ void whole_cluster() {
-#if CLUSTER > 1
-    asm volatile("barrier.cluster.arrive.release; barrier.cluster.wait.acquire;" ::: "memory");
-#else
-    __syncthreads();
-#endif
-}
-
 // ---------------------------------------------------------------------------------------------------- copies
 
 __device__ __forceinline__ void at_hand(const Tiles& tiles) {  // before the first copy
@@ -225,12 +217,6 @@ __device__ __forceinline__ void gather(float (&sum)[16], int lane) {
         const float given = upper ? sum[i] : sum[i + COUNT], kept = upper ? sum[i + COUNT] : sum[i];
         sum[i] = kept + __shfl_xor_sync(0xffffffffu, given, 2 * COUNT);
     }
-}
-
-__device__ __forceinline__ int rank() {  // of this block in its cluster; asked anew, where a register would be kept
-    int found = 0;
-    if (CLUSTER > 1) asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(found));
-    return found;
 }
 
 #if GAIN
