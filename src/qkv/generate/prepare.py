@@ -16,16 +16,20 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from qkv.generate.bound import disagreement_of_stacks
+from qkv.generate.known import MAPS, STACK, STEPS
 from qkv.generate.residual_steps import residual_step, steps_of_stack
 from qkv.generate.straight import straight
+from qkv.parts.agreement import say_refused
 from qkv.parts.context import Context
 from qkv.parts.cpu_maps import SMALL, by_onednn
 from qkv.parts.cpu_panels import kept_map, signs_of_change
 from qkv.parts.cpu_steps import fits, map_rows, most_rows
 from qkv.parts.divided import is_divided
-from qkv.parts.heads import LogitHead, TiedHead
 from qkv.parts.linear import JoinedLinear
 from qkv.parts.modes import answering
+from qkv.parts.spec import Unchanged
+from qkv.parts.stack import Stack
 
 ROWS = 64  # the number of rows packed for; the arrangement it gives serves fewer and more as well
 AT_LEAST = 4  # rows: the product of fewer reads the matrix more slowly
@@ -105,40 +109,54 @@ def prepare(model: Decodes) -> Decodes:
     shared: dict[int, Any] = {id(tensor): tensor for tensor in chain(model.parameters(), model.buffers())}
     ready = deepcopy(model, shared).eval()
     for name, module in reversed(list(ready.named_modules())):  # a part's own parts come before it
-        packed = _packed(module) or residual_step(module, straight) or steps_of_stack(module) or straight(module)
+        packed = _replaced(module, model.get_submodule(name))
         if packed is not None:
             parent, _, child = name.rpartition(".")
             setattr(ready.get_submodule(parent), child, packed)
+    for name, stack in model.named_modules():
+        if type(stack) is Stack and (why := disagreement_of_stacks(stack, ready.get_submodule(name))) is not None:
+            say_refused("Decoding by packed matrices", f"{name or 'the stack'} gave other answers ({why})")
+            return model
     return ready
 
 
+def _replaced(module: nn.Module, own: nn.Module) -> nn.Module | None:
+    """What takes the place of a module, where anything does: of one whose own parts, as they are, are all known."""
+    if MAPS.refusal(own) is None:
+        return _packed(module)
+    if STEPS.refusal(own) is None and (step := residual_step(module, straight)) is not None:
+        return step
+    if STACK.refusal(own) is None and (steps := steps_of_stack(module)) is not None:
+        return steps
+    return straight(module)
+
+
 def _packed(module: nn.Module) -> nn.Module | None:
-    """What takes the place of a module, where anything does."""
     if isinstance(module, nn.Dropout):
         return nn.Identity()  # what it does in evaluation, without asking each time
-    if type(module) is JoinedLinear and module.weight.numel() >= SMALL:  # a descendant may compute something else
+    weight: Any = module.weight
+    if weight.numel() < SMALL:
+        return None
+    if isinstance(module, JoinedLinear):
         return PackedJoinedLinear(module)
-    if isinstance(module, TiedHead | LogitHead) and module.weight.numel() >= SMALL:
-        return packed_map(module.weight, module.bias, module.scale)
-    if type(module) is nn.Linear and module.weight.numel() >= SMALL:
-        return packed_map(module.weight, module.bias)
-    return None
+    return packed_map(weight, module.bias, getattr(module, "scale", 1.0))
 
 
 class Ready(Generic[Decodes]):
     """A model kept ready to decode: without dropout, packed where that helps."""
 
     def __init__(self) -> None:
-        self._packed: tuple[list[object], Decodes] | None = None
+        self._packed: tuple[list[object], Unchanged, Decodes] | None = None
 
     @contextmanager
     def decoding(self, model: Decodes) -> Iterator[Decodes]:
-        """The model to decode with: packed anew only after its weights have changed, and not where ranks have parts."""
+        """The model to decode with: packed anew only after its weights or parts have changed, and not where ranks have
+        parts of it."""
         ready = model
-        if can_prepare(model) and not any(is_divided(weight) for weight in model.parameters()):
-            weights: list[object] = [(id(weight), signs_of_change(weight)) for weight in model.parameters()]
-            if self._packed is None or self._packed[0] != weights:
-                self._packed = (weights, prepare(model))
-            ready = self._packed[1]
         with answering(model):  # prepare gives the model itself where it cannot pack
+            if can_prepare(model) and not any(is_divided(weight) for weight in model.parameters()):
+                weights: list[object] = [(id(weight), signs_of_change(weight)) for weight in model.parameters()]
+                if self._packed is None or self._packed[0] != weights or not self._packed[1].holds():
+                    self._packed = (weights, Unchanged(model.children()), prepare(model))
+                ready = self._packed[2]
             yield ready

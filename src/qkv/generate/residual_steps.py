@@ -20,7 +20,7 @@ from qkv.generate.straight_memory import StraightCrossAttention, StraightPostNor
 from qkv.generate.turns import turns_of
 from qkv.parts.attention.attention import Attention, CrossAttention, MultiHead
 from qkv.parts.attention.cache import PreallocatedCache
-from qkv.parts.attention.visibility import Causal, Everything, NotPadding, Rule, Tokens
+from qkv.parts.attention.visibility import Everything, NotPadding, Rule, Tokens
 from qkv.parts.context import Context
 from qkv.parts.cpu_steps import (
     ACTIVATIONS,
@@ -42,8 +42,8 @@ from qkv.parts.cpu_steps import (
     most_rows,
 )
 from qkv.parts.feedforward import MLP, GatedMLP, programmed_name
-from qkv.parts.norm import LayerNorm, RMSNorm, numbers_of
-from qkv.parts.position import Rotary, rotate_halves, rotate_neighbours
+from qkv.parts.norm import numbers_of
+from qkv.parts.position import Rotary
 from qkv.parts.residual import PostNorm, PreNorm
 from qkv.parts.stack import Stack
 
@@ -263,8 +263,11 @@ class StepsOfStack(nn.Module):
 
 
 def steps_of_stack(stack: nn.Module) -> nn.Module | None:
-    """What takes the place of a stack whose steps are packed; None: the program does not know all of them."""
-    if type(stack) is not Stack or not isinstance(stack.dropout, nn.Identity):
+    """What takes the place of a stack whose steps are packed; None: not all of them are.
+
+    Asked for what `known.STACK` honours only.
+    """
+    if not isinstance(stack, Stack):
         return None
     every = [step for number in stack.order for step in stack.blocks[number].children()]
     steps = [step for step in every if isinstance(step, ResidualStep)]
@@ -272,42 +275,32 @@ def steps_of_stack(stack: nn.Module) -> nn.Module | None:
         return None
     if stack.norm is None:
         return StepsOfStack(stack, steps, None, [])
-    norm = _numbers_of_norm(stack.norm)
-    return None if norm is None or steps[-1].ends_normed else StepsOfStack(stack, steps, *norm)
+    return None if steps[-1].ends_normed else StepsOfStack(stack, steps, *_numbers_of_norm(stack.norm))
 
 
 Maps = tuple[PackedMap, PackedMap]
 
 
 def residual_step(wired: nn.Module, whole: Callable[[nn.Module], nn.Module | None]) -> nn.Module | None:
-    """What takes the place of a norm and a mixer whose maps are packed; None: the program does not know them.
+    """What takes the place of a norm and a mixer whose maps are packed; None: the program does not know their sizes.
 
-    `whole` gives what does whatever is not the usual step.
+    Asked for what `known.STEPS` honours only. `whole` gives what does whatever is not the usual step.
     """
-    if type(wired) not in (PreNorm, PostNorm):
+    if not isinstance(wired, PreNorm | PostNorm):
         return None
-    norm = _numbers_of_norm(wired.get_submodule("norm"))
+    norm = _numbers_of_norm(wired.norm)
     mixer: Any = wired.mixer
     if isinstance(mixer, StraightAttention | StraightCrossAttention | StraightMLP):
         mixer = mixer.whole
-    if norm is None:
-        return None
     rest = whole(wired) or wired
-    if type(mixer) in (MLP, GatedMLP):
+    if isinstance(mixer, MLP | GatedMLP):
         maps = _maps(mixer.inner, mixer.outer)
-        if maps is None or programmed_name(mixer.activation) is None:
-            return None
-        return FeedForwardStep(rest, *norm, mixer, maps)
-    if type(mixer) is Attention and _knows(mixer) and isinstance(mixer.visibility, Causal | Everything):
-        maps = _maps(mixer.project, mixer.out)
-        turned = mixer.rotary is None or (
-            type(mixer.rotary) is Rotary and mixer.rotary.pairing in (rotate_halves, rotate_neighbours)
-        )
-        return None if maps is None or not turned else AttentionStep(rest, *norm, mixer, maps)
-    if type(mixer) is CrossAttention and _knows(mixer) and isinstance(mixer.visibility, Everything):
-        maps = _maps(mixer.query, mixer.out)
-        return None if maps is None else MemoryStep(rest, *norm, mixer, maps)
-    return None
+        return None if maps is None else FeedForwardStep(rest, *norm, mixer, maps)
+    maps = _maps(mixer.query if isinstance(mixer, CrossAttention) else mixer.project, mixer.out)
+    if maps is None or not _fits(mixer):
+        return None
+    kind = MemoryStep if isinstance(mixer, CrossAttention) else AttentionStep
+    return kind(rest, *norm, mixer, maps)
 
 
 def _maps(first: nn.Module, last: nn.Module) -> Maps | None:
@@ -318,19 +311,16 @@ def _maps(first: nn.Module, last: nn.Module) -> Maps | None:
     return one, other
 
 
-def _numbers_of_norm(norm: nn.Module) -> tuple[NormNumbers, list[Tensor]] | None:
+def _numbers_of_norm(norm: Any) -> tuple[NormNumbers, list[Tensor]]:
     norm = norm.whole if isinstance(norm, StraightRMSNorm) else norm
-    if not isinstance(norm, LayerNorm | RMSNorm) or type(norm) not in (LayerNorm, RMSNorm):
-        return None
     gain, shift, epsilon, rms = numbers_of(norm)
     held = [each.detach().float().contiguous() for each in (gain, shift) if each is not None]
     places = [each.data_ptr() for each in held]
     return NormNumbers(places[0], None if shift is None else places[1], epsilon, rms), held
 
 
-def _knows(attention: MultiHead) -> bool:
-    widths = attention.key_width, attention.value_width
-    return attention.kernel is None and all(each % MULTIPLE == 0 and each <= WIDEST_HEAD for each in widths)
+def _fits(attention: MultiHead) -> bool:
+    return all(each % MULTIPLE == 0 and each <= WIDEST_HEAD for each in (attention.key_width, attention.value_width))
 
 
 def _heads(attention: MultiHead) -> HeadNumbers:

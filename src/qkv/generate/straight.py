@@ -15,9 +15,10 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from qkv.generate.straight_memory import straight_of_source
+from qkv.generate.known import STRAIGHT
+from qkv.generate.straight_memory import OF_SOURCE
 from qkv.parts.attention.attention import Attention
-from qkv.parts.attention.visibility import Causal, Everything, NotPadding
+from qkv.parts.attention.visibility import Everything, NotPadding
 from qkv.parts.block import Block
 from qkv.parts.context import Context
 from qkv.parts.feedforward import MLP
@@ -34,11 +35,6 @@ class StraightAttention(nn.Module):
         self._sizes = (whole.query_size, whole.key_size, whole.value_size)
         self._heads, self._groups = whole.heads, whole.key_value_heads
         self._key_width, self._value_width, self._scale = whole.key_width, whole.value_width, whole.scale
-
-    @staticmethod
-    def fits(attention: nn.Module) -> bool:
-        plain = type(attention) is Attention and attention.kernel is None and attention.rotary is None
-        return plain and isinstance(attention.visibility, Causal | Everything)
 
     def forward(self, x: Tensor, ctx: Context) -> Tensor:
         rows, slots, _ = x.shape
@@ -107,16 +103,19 @@ class StraightBlock(nn.Module):
 
 def straight(module: nn.Module) -> nn.Module | None:
     """What takes the place of a module of a model that is to decode, where anything does: its parts come first."""
-    if StraightAttention.fits(module):
-        assert isinstance(module, Attention)
-        return StraightAttention(module)
-    if type(module) is PreNorm:
-        return StraightPreNorm(module)
-    if type(module) is MLP:
-        return StraightMLP(module)
-    if (of_source := straight_of_source(module)) is not None:
-        return of_source
-    return StraightBlock(module) if type(module) is Block else None
+    if STRAIGHT.refusal(module) is not None:
+        return None
+    found = next((made for kind, made in IN_PLACE_OF.items() if type(module) is kind), None)
+    return None if found is None else found(module)
+
+
+IN_PLACE_OF: dict[type[nn.Module], Callable[[Any], nn.Module]] = {
+    Attention: StraightAttention,
+    PreNorm: StraightPreNorm,
+    MLP: StraightMLP,
+    Block: StraightBlock,
+    **OF_SOURCE,
+}
 
 
 def _call(part: Any) -> Callable[[Tensor], Tensor]:

@@ -7,6 +7,9 @@ Shapes: m sources, n rows (beams) of each, h query heads, g key/value heads, k k
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -31,11 +34,6 @@ class StraightCrossAttention(nn.Module):
         self._query, self._out = whole.query.forward, whole.out.forward
         self._heads, self._key_width, self._scale = whole.heads, whole.key_width, whole.scale
         self._grouped = whole.key_value_heads != whole.heads
-
-    @staticmethod
-    def fits(attention: nn.Module) -> bool:
-        plain = type(attention) is CrossAttention and attention.kernel is None
-        return plain and isinstance(attention.visibility, Everything)
 
     def forward(self, x: Tensor, ctx: Context) -> Tensor:
         rows, slots, _ = x.shape
@@ -107,13 +105,9 @@ class StraightBuckets(nn.Module):
         return self._past[..., self._past.shape[-1] - key.size :]
 
 
-def straight_of_source(module: nn.Module) -> nn.Module | None:
-    """What takes the place of a module of a model that reads a source, where anything does."""
-    if StraightCrossAttention.fits(module):
-        assert isinstance(module, CrossAttention)
-        return StraightCrossAttention(module)
-    if type(module) is PostNorm:
-        return StraightPostNorm(module)
-    if type(module) is RMSNorm:
-        return StraightRMSNorm(module)
-    return StraightBuckets(module) if type(module) is RelativeBuckets else None
+OF_SOURCE: dict[type[nn.Module], Callable[[Any], nn.Module]] = {
+    CrossAttention: StraightCrossAttention,
+    PostNorm: StraightPostNorm,
+    RMSNorm: StraightRMSNorm,
+    RelativeBuckets: StraightBuckets,
+}

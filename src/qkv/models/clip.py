@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from qkv.models.described import DESCRIBED
 from qkv.models.family import Family
 from qkv.models.head_choice import HeadChoice, make_head
 from qkv.models.image_model import ImageModel
@@ -29,6 +30,7 @@ from qkv.parts.patches import PatchEmbed, Patches
 from qkv.parts.pool import FirstToken, LastToken, MeanOfPatches, NormedPool
 from qkv.parts.position import Learned, Learned2D
 from qkv.parts.residual import PreNorm
+from qkv.parts.spec import Depends
 from qkv.parts.stack import Stack
 
 TEXT_HEADS = ("states", "pooled", "projection")
@@ -142,6 +144,8 @@ class ClipText(TextModel):
     What follows the end is read all the same, as in the published models, which were never told of padding: no token
     before it sees it, but others may build on the whole stream. With `lengths` or `tokens` it is hidden.
     """
+
+    depends_on = Depends("embed", "stack", "head", "end", unread=DESCRIBED)
 
     def __init__(self, embed: Embed, stack: nn.Module, head: nn.Module, longest: int, end: int | None) -> None:
         super().__init__(embed, stack, head, longest)

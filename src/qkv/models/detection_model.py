@@ -14,12 +14,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from qkv.errors import QkvError
+from qkv.models.described import DESCRIBED
 from qkv.models.head_choice import HeadChoice
 from qkv.parts.attention.visibility import NotPadding, Tokens
 from qkv.parts.context import Context, Ledger
 from qkv.parts.convolution import ResNet
 from qkv.parts.detection_heads import DetectionHead, Detections
 from qkv.parts.position_2d import Sinusoidal2D
+from qkv.parts.spec import Depends
 from qkv.parts.stack import Stack
 
 
@@ -35,6 +37,8 @@ class Scene:
 
 class DetectionModel(nn.Module):
     """picture → map → encoder; object queries → decoder → head."""
+
+    depends_on = Depends("queries", "backbone", "project", "position", "encoder", "decoder", "head", unread=DESCRIBED)
 
     family: str  # what the model was built from, as `models.catalogue.build` notes it
     sizes: Any

@@ -9,13 +9,17 @@ from torch import Tensor, nn
 
 from qkv.data.patch_hiding import HiddenPatches
 from qkv.errors import QkvError
+from qkv.models.described import DESCRIBED
 from qkv.models.image_model import WHOLE_PICTURE, ImageModel
 from qkv.parts.context import Context, Ledger
 from qkv.parts.frames import FrameStem
+from qkv.parts.spec import Depends
 
 
 class FrameModel(ImageModel):
     """frames → stream → stack → head: a picture of sound that is read column by column, and not cut into patches."""
+
+    depends_on = Depends("embed", "stack", "head", unread=DESCRIBED)
 
     embed: FrameStem  # type: ignore[assignment]  # in place of patches
 

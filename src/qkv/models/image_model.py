@@ -11,10 +11,12 @@ from typing import Any
 from torch import Tensor, nn
 
 from qkv.data.patch_hiding import HiddenPatches
+from qkv.models.described import DESCRIBED
 from qkv.models.head_choice import HeadChoice
 from qkv.parts.attention.visibility import Everything, Tokens
 from qkv.parts.context import Context, Ledger
 from qkv.parts.patches import PatchEmbed
+from qkv.parts.spec import Depends
 from qkv.parts.wanted import slots_read
 
 WHOLE_PICTURE = Everything()
@@ -22,6 +24,8 @@ WHOLE_PICTURE = Everything()
 
 class ImageModel(nn.Module):
     """picture → stream → stack → head. A spectrogram is a picture too."""
+
+    depends_on = Depends("embed", "stack", "head", unread=DESCRIBED)
 
     family: str  # what the model was built from, as `models.catalogue.build` notes it
     sizes: Any

@@ -12,10 +12,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from qkv.models.described import DESCRIBED
 from qkv.models.image_model import ImageModel
 from qkv.models.text_model import TextModel
 from qkv.parts.context import Ledger
 from qkv.parts.precision import widened, without_autocast
+from qkv.parts.spec import Depends
 
 TEMPERATURE = 0.07  # at the start [radford2021 §2.5]
 
@@ -30,6 +32,8 @@ class Likeness(NamedTuple):
 
 class ImageTextModel(nn.Module):
     """Two towers, whose heads project into one space, and the scale of cosines there. [radford2021 §2.3]"""
+
+    depends_on = Depends("log_scale", "image", "text", unread=DESCRIBED)
 
     family: str  # what the model was built from, as `models.catalogue.build` notes it
     sizes: Any

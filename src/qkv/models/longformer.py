@@ -8,6 +8,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
+from qkv.models.described import DESCRIBED
 from qkv.models.family import Family
 from qkv.models.head_choice import HeadChoice, make_head
 from qkv.models.initial import initialise_normal
@@ -23,6 +24,7 @@ from qkv.parts.norm import LayerNorm
 from qkv.parts.pool import DensePool, FirstToken
 from qkv.parts.position import Learned
 from qkv.parts.residual import PostNorm
+from qkv.parts.spec import Depends
 from qkv.parts.stack import Stack
 
 HEADS = ("masked", "pooled", "states", "classification", "tokens", "embedding")
@@ -57,6 +59,8 @@ SIZES = {"base": _published(768, 12, 12), "large": _published(1024, 24, 16)}
 
 class LongText(TextModel):
     """A text model in which the first tokens of each text are marked where a batch marks none."""
+
+    depends_on = Depends("embed", "stack", "head", "first", unread=DESCRIBED)
 
     def __init__(self, embed: Embed, stack: nn.Module, head: nn.Module, longest: int, first: int) -> None:
         super().__init__(embed, stack, head, longest)

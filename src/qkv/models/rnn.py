@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from qkv.models.described import DESCRIBED
 from qkv.models.family import Family
 from qkv.models.sequence_to_sequence import Memory, SequenceToSequence
 from qkv.parts.attention.cache import Cache
@@ -18,6 +19,7 @@ from qkv.parts.attention.visibility import NotPadding, Tokens
 from qkv.parts.context import Context, Ledger
 from qkv.parts.embed import TokenEmbedding
 from qkv.parts.heads import LogitHead
+from qkv.parts.spec import Depends
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +46,8 @@ SIZES = {
 class MaxoutReadout(nn.Module):
     """The larger of each pair of U_o s_{i-1} + V_o E y_{i-1} + C_o c_i. [bahdanau2015 app.A.2.2], [goodfellow2013]"""
 
+    depends_on = Depends("state", "word", "context")
+
     def __init__(self, state_width: int, word_width: int, context_width: int, units: int) -> None:
         super().__init__()
         self.state = nn.Linear(state_width, 2 * units)  # U_o
@@ -62,6 +66,8 @@ class MaxoutReadout(nn.Module):
 
 class RNNSearch(SequenceToSequence):
     """A bidirectional encoder, a decoder that searches through the source as it writes, and a maxout readout."""
+
+    depends_on = Depends("source", "encoder", "target", "decoder", "readout", "head", "dropout", unread=DESCRIBED)
 
     def __init__(
         self,

@@ -8,11 +8,13 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from qkv.models.described import DESCRIBED
 from qkv.parts.attention.cache import Cache, PreallocatedCache
 from qkv.parts.attention.visibility import NotPadding, Rule, Tokens
 from qkv.parts.context import Context, Ledger
 from qkv.parts.embed import Embed
 from qkv.parts.frames import FrameStem
+from qkv.parts.spec import Depends
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,6 +67,8 @@ class EncoderDecoder(SequenceToSequence):
 
     What makes a stream of the source is a module `(source, ctx) -> x [m s d]` that knows where its tokens stand.
     """
+
+    depends_on = Depends("source", "encoder", "target", "decoder", "head", unread=DESCRIBED)
 
     def __init__(
         self, source: Embed | FrameStem, encoder: nn.Module, target: Embed, decoder: nn.Module, head: nn.Module

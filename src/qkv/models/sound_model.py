@@ -12,10 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from qkv.errors import QkvError
+from qkv.models.described import DESCRIBED
 from qkv.models.head_choice import HeadChoice
 from qkv.parts.attention.visibility import NotPadding, Tokens
 from qkv.parts.context import Context, Ledger
 from qkv.parts.sound_heads import ContrastiveHead
+from qkv.parts.spec import Depends
 from qkv.parts.wave import FrameEmbed, WaveFrames
 
 
@@ -29,6 +31,8 @@ class Heard(NamedTuple):
 
 class SoundModel(nn.Module):
     """samples → frames → stream → stack → head."""
+
+    depends_on = Depends("frames", "embed", "stack", "head", unread=DESCRIBED)
 
     family: str  # what the model was built from, as `models.catalogue.build` notes it
     sizes: Any

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from qkv.errors import QkvError
+from qkv.models.described import DESCRIBED
 from qkv.models.head_choice import HeadChoice
 from qkv.parts.attention.attention import MultiHead
 from qkv.parts.attention.cache import Cache, PreallocatedCache, WholeRows
@@ -20,6 +21,7 @@ from qkv.parts.attention.visibility import NotPadding, Rule, SameDocument, Sight
 from qkv.parts.attention.whole_rows import counts_slots
 from qkv.parts.context import Context, Ledger
 from qkv.parts.embed import Embed
+from qkv.parts.spec import Depends
 from qkv.parts.token_wise import reads_in_line
 from qkv.parts.wanted import slots_read
 
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
 
 class TextModel(nn.Module):
     """ids → stream → stack → head. Which token sees which is said by the attentions of the stack."""
+
+    depends_on = Depends("embed", "stack", "head", unread=DESCRIBED)
 
     family: str  # what the model was built from, as `models.catalogue.build` notes it
     sizes: Any

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from qkv.errors import QkvError, nearest_or_all
+from qkv.models.described import DESCRIBED
 from qkv.models.family import Family
 from qkv.models.head_choice import HeadChoice, make_head
 from qkv.models.image_model import ImageModel
@@ -18,6 +19,7 @@ from qkv.parts.detection_heads import HeatmapHead, PlainHeatmapHead
 from qkv.parts.patches import PatchEmbed, Patches
 from qkv.parts.pool import MeanOfPatches
 from qkv.parts.position import Learned2D, Resample, find_resampling
+from qkv.parts.spec import Depends
 
 AROUND = 2  # zeros on each side of a picture, before it is cut into patches
 HEADS = ("states", "keypoints")
@@ -56,6 +58,8 @@ SIZES = {
 class OffsetPositions(Learned2D):
     """Positions of a grid, and one vector that is added to all: a class token's, where there is no class token."""
 
+    depends_on = Depends("rows", "columns", "prefix", "resample", "weight", "offset")
+
     def __init__(self, rows: int, columns: int, width: int, resample: Resample) -> None:
         super().__init__(rows, columns, width, prefix=0, resample=resample)
         self.offset = nn.Parameter(torch.randn(width) * 0.02)
@@ -67,6 +71,8 @@ class OffsetPositions(Learned2D):
 
 class PoseModel(ImageModel):
     """A model of pictures whose head knows how patches stand in them."""
+
+    depends_on = Depends("embed", "stack", "head", unread=DESCRIBED)
 
     def context(self, images: Tensor, *, ledger: Ledger | None = None) -> Context:
         return replace(super().context(images, ledger=ledger), grid=self.embed.grid(images))

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from qkv.errors import QkvError
+from qkv.parts.spec import Depends
 
 
 class Axial(nn.Module):
@@ -21,6 +22,8 @@ class Axial(nn.Module):
 
     `grid` is the number of places along each axis, `widths` what each adds to the width of the stream.
     """
+
+    depends_on = Depends("grid", "weights")
 
     def __init__(self, grid: Sequence[int], widths: Sequence[int]) -> None:
         super().__init__()

@@ -5,10 +5,13 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from qkv.parts.context import Context
+from qkv.parts.spec import Depends
 
 
 class Block(nn.Module):
     """`Block(attention=PreNorm(norm(), Attention(...)), feed_forward=PreNorm(norm(), MLP(...)))` is a GPT layer."""
+
+    depends_on = Depends(children=True)
 
     def __init__(self, **steps: nn.Module) -> None:
         super().__init__()

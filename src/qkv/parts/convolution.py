@@ -14,10 +14,13 @@ from torch import Tensor, nn
 
 from qkv.errors import QkvError, nearest_or_all
 from qkv.parts.precision import widened
+from qkv.parts.spec import Depends
 
 
 class FrozenBatchNorm(nn.Module):
     """A batch norm that learned elsewhere: its statistics, scale and shift are fixed numbers. [carion2020 §A.4]"""
+
+    depends_on = Depends("epsilon", "weight", "bias", "running_mean", "running_variance")
 
     weight: Tensor
     bias: Tensor
@@ -44,6 +47,8 @@ class BatchNorm(nn.Module):
 
     Its tensors are called as those of the frozen one, so that what was learned here can be fixed there.
     """
+
+    depends_on = Depends("epsilon", "momentum", "weight", "bias", "running_mean", "running_variance")
 
     running_mean: Tensor
     running_variance: Tensor
@@ -74,6 +79,8 @@ def find_norm(name: str) -> Callable[[int], nn.Module]:
 class Convolution(nn.Module):
     """norm(W ∗ x), as large as x where it does not stride."""
 
+    depends_on = Depends("convolution", "norm")
+
     def __init__(
         self,
         inputs: int,
@@ -100,6 +107,8 @@ class Residual(nn.Module):
 
     The shortcut is x itself, or a projection where the steps change its size. [he2016 eq.2]
     """
+
+    depends_on = Depends("steps", shortcut=None)
 
     def __init__(self, steps: Sequence[nn.Module], shortcut: nn.Module | None) -> None:
         super().__init__()
@@ -189,6 +198,8 @@ class ResNet(nn.Module):
     With `last_stride` 1 the last stage keeps its size, and looks around at every other place instead, so that it sees
     as much as before: DC5. [carion2020 §4]
     """
+
+    depends_on = Depends("stem", "stages", unread=("channels", "outputs"))
 
     def __init__(
         self,

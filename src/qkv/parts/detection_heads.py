@@ -14,6 +14,7 @@ from qkv.errors import QkvError
 from qkv.parts.context import Context
 from qkv.parts.convolution import BatchNorm
 from qkv.parts.precision import widened, without_autocast
+from qkv.parts.spec import Depends
 
 
 class Detections(NamedTuple):
@@ -23,6 +24,8 @@ class Detections(NamedTuple):
 
 class DetectionHead(nn.Module):
     """The class of each query's object or that there is none, and its box. [carion2020 §3.2]"""
+
+    depends_on = Depends("classes", "box")
 
     def __init__(self, width: int, classes: int, box_layers: int = 3) -> None:
         super().__init__()
@@ -50,6 +53,8 @@ def as_map(x: Tensor, ctx: Context) -> Tensor:
 class Upsampling(nn.Module):
     """relu(norm(deconvolution(x))): a map twice as large either way. [xu2022 eq.2]"""
 
+    depends_on = Depends("deconvolution", "norm")
+
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
         self.deconvolution = nn.ConvTranspose2d(inputs, outputs, 4, stride=2, padding=1, bias=False)
@@ -63,6 +68,8 @@ class Upsampling(nn.Module):
 
 class HeatmapHead(nn.Module):
     """A map of each keypoint, four times as fine as the patches, by two deconvolutions. [xu2022 eq.2]"""
+
+    depends_on = Depends("first", "second", "out")
 
     def __init__(self, width: int, points: int, inner: int = 256) -> None:
         super().__init__()
@@ -78,6 +85,8 @@ class HeatmapHead(nn.Module):
 
 class PlainHeatmapHead(nn.Module):
     """The same without learning how to enlarge: bilinearly, then one convolution. [xu2022 eq.3]"""
+
+    depends_on = Depends("out")
 
     def __init__(self, width: int, points: int, factor: int = 4) -> None:
         super().__init__()

@@ -22,6 +22,7 @@ from qkv.parts.context import Context
 from qkv.parts.cpu_maps import PackedJoined, PackedModule
 from qkv.parts.heads import LogitHead, TiedHead
 from qkv.parts.linear import JoinedLinear
+from qkv.parts.spec import Depends
 
 SMALL = 2**14  # a matrix of fewer numbers stays as it is: it takes no time, and often it decides between few classes
 LEVELS = 127  # of a weight, on either side of 0
@@ -33,9 +34,14 @@ TINY = torch.finfo(torch.float32).tiny
 
 Model = TypeVar("Model", bound=nn.Module)
 
+# The matrix and its scales, in the order in which a program reads them.
+PACKED = ("map", "sums_and_bias", "_packed", "_round_and_multiply", "_multiply")
+
 
 class Int8Linear(PackedModule):
     """(scale · x) Wᵀ + b, with W in 8 bits and x rounded to 8 bits row by row."""
+
+    depends_on = Depends(scale=1.0, unread=(*PACKED, "outputs", "width"))
 
     sums_and_bias: Tensor
 
@@ -107,6 +113,8 @@ class Int8Linear(PackedModule):
 
 class Int8JoinedLinear(PackedJoined):
     """The same for several maps of one input."""
+
+    depends_on = Depends("together", "sizes")
 
     def __init__(self, joined: JoinedLinear) -> None:
         super().__init__()

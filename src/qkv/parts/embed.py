@@ -14,6 +14,7 @@ from qkv.parts.attention.visibility import Tokens
 from qkv.parts.context import Context
 from qkv.parts.in_place import norm_into, norm_is_known, only_answers, pays
 from qkv.parts.programs import is_counted, runs_or_counts, unwatched
+from qkv.parts.spec import Depends
 
 FEW = 64  # ids
 ENOUGH = 1 << 20  # numbers of a gradient; with fewer, launching programs takes the host longer than they save
@@ -21,6 +22,8 @@ ENOUGH = 1 << 20  # numbers of a gradient; with fewer, launching programs takes 
 
 class TokenEmbedding(nn.Module):
     """One learned vector an id, times `scale` (√width in the 2017 Transformer). [vaswani2017 §3.4]"""
+
+    depends_on = Depends("weight", scale=1.0)
 
     def __init__(self, vocabulary: int, width: int, scale: float = 1.0) -> None:
         super().__init__()
@@ -70,6 +73,8 @@ class Embed(nn.Module):
     The 2017 Transformer has tokens, positions and dropout [vaswani2017 §5.4]; BERT adds segments and a norm
     [devlin2019 §3]; a narrow table that is projected to the stream's width is ALBERT's [lan2020 §3.1].
     """
+
+    depends_on = Depends("tokens", "dropout", segments=None, norm=None, project=None, position=None)
 
     def __init__(
         self,

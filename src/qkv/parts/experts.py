@@ -15,6 +15,7 @@ from qkv.parts.context import Context
 from qkv.parts.feedforward import Activation, relu, silu
 from qkv.parts.grouped import EvenGroups, GroupedLinear, Groups
 from qkv.parts.routing import Router, Routing, Tally, balance_loss, dropped, loads, tally, z_loss
+from qkv.parts.spec import Depends
 
 # What experts write into a ledger: two losses [], the share of tokens that chose each expert [e], and of those that
 # found theirs full [].
@@ -54,6 +55,8 @@ class Mixture(nn.Module, ABC):
     Where experts or tokens are elsewhere, `grouping` reaches those experts and `over_all` adds those tokens to a tally.
     """
 
+    depends_on = Depends("router", "activation", "dropout", "outer", "grouping", "over_all")
+
     def __init__(self, width: int, hidden: int, router: Router, activation: Activation, dropout: float) -> None:
         super().__init__()
         self.router, self.activation, self.dropout = router, activation, nn.Dropout(dropout)
@@ -89,6 +92,8 @@ class Mixture(nn.Module, ABC):
 class Experts(Mixture):
     """Each expert is an MLP without biases: activation(x W₁) W₂. [fedus2022 §2]"""
 
+    depends_on = Mixture.depends_on.also("inner")
+
     def __init__(
         self, width: int, hidden: int, router: Router, activation: Activation = relu, *, dropout: float = 0.0
     ) -> None:
@@ -101,6 +106,8 @@ class Experts(Mixture):
 
 class GatedExperts(Mixture):
     """Each expert is a gated MLP: (activation(x W_gate) ⊙ x W_value) W₂. [jiang2024 §2.1]"""
+
+    depends_on = Mixture.depends_on.also("gate", "value")
 
     def __init__(
         self, width: int, hidden: int, router: Router, activation: Activation = silu, *, dropout: float = 0.0

@@ -13,6 +13,7 @@ from qkv.parts import activated_map
 from qkv.parts.context import Context
 from qkv.parts.linear import JoinedLinear
 from qkv.parts.precision import widened
+from qkv.parts.spec import Depends
 
 Activation = Callable[[Tensor], Tensor]
 
@@ -72,6 +73,8 @@ def programmed_name(activation: Activation) -> str | None:
 class MLP(nn.Module):
     """activation(x W₁ + b₁) W₂ + b₂ [vaswani2017 eq.2]; `dropout` falls on the hidden units."""
 
+    depends_on = Depends("activation", "inner", "outer", "dropout")
+
     def __init__(
         self, width: int, hidden: int, activation: Activation = relu, *, bias: bool = True, dropout: float = 0.0
     ) -> None:
@@ -101,6 +104,8 @@ class MLP(nn.Module):
 class ChunkedMLP(MLP):
     """The same over `chunk` slots at a time: hidden units of so many tokens only are in memory. [kitaev2020 eq.10]"""
 
+    depends_on = MLP.depends_on.also("chunk")
+
     def __init__(
         self, width: int, hidden: int, activation: Activation = relu, *, chunk: int, dropout: float = 0.0
     ) -> None:
@@ -116,6 +121,8 @@ class ChunkedMLP(MLP):
 
 class GatedMLP(nn.Module):
     """(activation(x W_gate) ⊙ x W_value) W₂: with silu SwiGLU, with gelu GEGLU, with relu ReGLU. [shazeer2020 eq.6]"""
+
+    depends_on = Depends("activation", "inner", "outer", "dropout")
 
     def __init__(
         self, width: int, hidden: int, activation: Activation = silu, *, bias: bool = False, dropout: float = 0.0

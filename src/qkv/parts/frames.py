@@ -15,6 +15,7 @@ from qkv.errors import QkvError
 from qkv.parts.attention.visibility import Tokens
 from qkv.parts.context import Context
 from qkv.parts.position import halves
+from qkv.parts.spec import Depends
 
 STRIDE = 2  # frames a slot
 
@@ -35,6 +36,8 @@ def timescales(length: int, width: int) -> Tensor:
 class Given(nn.Module):
     """A table of positions that is never learned, yet saved with the weights: files hold it and may differ."""
 
+    depends_on = Depends("weight")
+
     weight: Tensor
 
     def __init__(self, length: int, width: int, table: Callable[[int, int], Tensor]) -> None:
@@ -50,6 +53,8 @@ class Given(nn.Module):
 
 class FrameStem(nn.Module):
     """Two convolutions over three frames each, the second at every other frame, and positions. [radford2023 §2.2]"""
+
+    depends_on = Depends("near", "halving", "position", "dropout", unread=("features",))
 
     vocabulary = None  # what comes in is no text
 

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from qkv.parts.precision import narrow_type, narrowed
 from qkv.parts.programs import runs_or_counts
+from qkv.parts.spec import Depends
 
 BYTES_TOGETHER = 16  # of what the grouped kernel reads at a time: rows begin at multiples of it
 
@@ -204,6 +205,8 @@ def block_product(x: Tensor, weight: Tensor, groups: Groups) -> Tensor:
 
 class GroupedLinear(nn.Module):
     """A linear map without a bias for each group, as one tensor [groups, inputs, outputs]."""
+
+    depends_on = Depends("weight")
 
     def __init__(self, groups: int, inputs: int, outputs: int) -> None:
         super().__init__()

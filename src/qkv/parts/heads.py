@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from qkv.parts.context import Context
 from qkv.parts.embed import TokenEmbedding
 from qkv.parts.feedforward import Activation
+from qkv.parts.spec import Depends
 
 
 class LogitFactors(NamedTuple):
@@ -31,6 +32,8 @@ class TiedHead(nn.Module):
     The embedding stays where it is registered; the head only refers to it, so that it is saved once. `scale` multiplies
     the stream first: T5's published code shrinks it by 1/√width.
     """
+
+    depends_on = Depends("_embedding", bias=None, scale=1.0)
 
     def __init__(self, embedding: TokenEmbedding, bias: bool = False, scale: float = 1.0) -> None:
         super().__init__()
@@ -54,6 +57,8 @@ class TiedHead(nn.Module):
 class LogitHead(nn.Linear):
     """Logits by a matrix of the head's own, of the stream times `scale`. [… d] → [… v]"""
 
+    depends_on = Depends("weight", bias=None, scale=1.0, unread=("in_features", "out_features"))
+
     def __init__(self, width: int, vocabulary: int, bias: bool = False, scale: float = 1.0) -> None:
         super().__init__(width, vocabulary, bias=bias)
         self.scale = scale
@@ -70,12 +75,16 @@ class LogitHead(nn.Linear):
 class States(nn.Module):
     """The stream itself, for those who build on it."""
 
+    depends_on = Depends()
+
     def forward(self, x: Tensor, ctx: Context | None = None) -> Tensor:
         return x
 
 
 class MaskedHead(nn.Module):
     """logits(norm(activation(W x + b))): what a hidden token was. [devlin2019 §3.1]"""
+
+    depends_on = Depends("activation", "dense", "norm", "logits")
 
     def __init__(
         self, width: int, inner: int, activation: Activation, norm: nn.Module, logits: TiedHead | LogitHead
@@ -107,6 +116,8 @@ class PretrainingHead(nn.Module):
     ALBERT asks in place of the second whether the segments stand in their order or were swapped. [lan2020 §3.1]
     """
 
+    depends_on = Depends("masked", "pool", "dropout", "next_sentence")
+
     def __init__(self, masked: MaskedHead, pool: nn.Module, width: int, dropout: float = 0.0) -> None:
         super().__init__()
         self.masked, self.pool, self.dropout = masked, pool, nn.Dropout(dropout)
@@ -129,6 +140,8 @@ class PooledStates(NamedTuple):
 class PooledStatesHead(nn.Module):
     """The stream itself, and one vector a row beside it."""
 
+    depends_on = Depends("pool")
+
     def __init__(self, pool: nn.Module) -> None:
         super().__init__()
         self.pool = pool
@@ -139,6 +152,8 @@ class PooledStatesHead(nn.Module):
 
 class ClassificationHead(nn.Module):
     """One decision a row: W dropout(pool(x)) + b. [b s d] → [b c]"""
+
+    depends_on = Depends("pool", "dropout", "out")
 
     def __init__(self, pool: nn.Module, width: int, classes: int, dropout: float = 0.0, bias: bool = True) -> None:
         super().__init__()
@@ -157,6 +172,8 @@ class DistilledLogits(NamedTuple):
 class DistilledHead(nn.Module):
     """Two decisions a picture, by the class token and by the distillation token, and their mean. [touvron2021 §4]"""
 
+    depends_on = Depends("out", "teacher_out")
+
     def __init__(self, width: int, classes: int) -> None:
         super().__init__()
         self.out, self.teacher_out = nn.Linear(width, classes), nn.Linear(width, classes)
@@ -174,6 +191,8 @@ class DistilledHead(nn.Module):
 class ProjectionHead(nn.Module):
     """W pool(x): one vector a row, in a space that it shares with vectors of another kind. [radford2021 §2.3]"""
 
+    depends_on = Depends("pool", "out")
+
     def __init__(self, pool: nn.Module, width: int, outputs: int) -> None:
         super().__init__()
         self.pool, self.out = pool, nn.Linear(width, outputs, bias=False)
@@ -190,6 +209,8 @@ class TokenHead(nn.Module):
     With two classes, the start and the end, it finds the span that answers a question. [devlin2019 §4.2]
     """
 
+    depends_on = Depends("dropout", "out")
+
     def __init__(self, width: int, classes: int, dropout: float = 0.0) -> None:
         super().__init__()
         self.dropout, self.out = nn.Dropout(dropout), nn.Linear(width, classes)
@@ -202,6 +223,8 @@ class TokenHead(nn.Module):
 class PatchHead(nn.Module):
     """One decision a patch: W x + b of what stands behind the `prefix`, which is no patch. [b s d] → [b n c]"""
 
+    depends_on = Depends("prefix", "out")
+
     def __init__(self, width: int, prefix: int, classes: int) -> None:
         super().__init__()
         self.prefix, self.out = prefix, nn.Linear(width, classes)
@@ -213,6 +236,8 @@ class PatchHead(nn.Module):
 
 class PooledHead(nn.Module):
     """One vector a row, such as the embedding of a sentence. [b s d] → [b d]"""
+
+    depends_on = Depends("pool")
 
     def __init__(self, pool: nn.Module) -> None:
         super().__init__()

@@ -18,6 +18,8 @@ class DroppedStack(Stack):
     A block that is left out is computed all the same, so that the graph is the same in every step.
     """
 
+    depends_on = Stack.depends_on.also(layer_dropout=0.0)
+
     def __init__(self, blocks: Iterable[nn.Module], norm: nn.Module | None = None, layer_dropout: float = 0.0) -> None:
         super().__init__(blocks, norm)
         self.layer_dropout = layer_dropout

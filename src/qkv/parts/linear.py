@@ -16,10 +16,13 @@ from torch import Tensor, nn
 from qkv.parts import joined_map
 from qkv.parts.activated_map import linear_map
 from qkv.parts.learned_map import learned_map
+from qkv.parts.spec import Depends
 
 
 class JoinedLinear(nn.Module):
     """Named linear maps of the same input, joined row by row into one matrix. `bias`: all have one, none, or these."""
+
+    depends_on = Depends("width", "outputs", "biases", "weight", bias=None)
 
     def __init__(self, width: int, outputs: Mapping[str, int], bias: bool | Collection[str] = True) -> None:
         super().__init__()

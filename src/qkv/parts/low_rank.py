@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from qkv.errors import QkvError
 from qkv.parts.linear import JoinedLinear
+from qkv.parts.spec import Depends
 
 
 class LowRank(nn.Module):
@@ -20,6 +21,8 @@ class LowRank(nn.Module):
 
     The scale is α/r, so that another rank needs no other learning rate. [hu2022 §4.1]
     """
+
+    depends_on = Depends("scale", "dropout", "a", "b")
 
     def __init__(self, of: Tensor, rank: int, scale: float, dropout: float = 0.0) -> None:
         """An update of the matrix `of` [o i], of its kind of number and on its device."""
@@ -50,6 +53,8 @@ class LowRank(nn.Module):
 class AdaptedLinear(nn.Linear):
     """A linear map with an update beside it. Its own tensors keep their names."""
 
+    depends_on = Depends("weight", "lora", bias=None, unread=("in_features", "out_features", "_base"))
+
     def __init__(self, base: nn.Linear, lora: LowRank) -> None:
         super().__init__(base.in_features, base.out_features, base.bias is not None, device="meta")
         self._base = (base,)  # not registered: both have the same tensors
@@ -71,6 +76,8 @@ class AdaptedLinear(nn.Linear):
 
 class AdaptedJoinedLinear(JoinedLinear):
     """Joined maps, some with an update beside them. Their own tensors keep their names."""
+
+    depends_on = JoinedLinear.depends_on.also("lora", unread=("_base",))
 
     def __init__(self, base: JoinedLinear, lora: Mapping[str, LowRank]) -> None:
         with torch.device("meta"):

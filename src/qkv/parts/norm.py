@@ -8,10 +8,13 @@ from torch import Tensor, nn
 
 from qkv.parts.context import Context
 from qkv.parts.precision import widened
+from qkv.parts.spec import Depends
 
 
 class LayerNorm(nn.LayerNorm):
     """Mean 0 and variance 1 over the width of each token, then a learned scale and shift. [ba2016 eq.4]"""
+
+    depends_on = Depends("weight", "eps", bias=None, unread=("normalized_shape", "elementwise_affine"))
 
     def __init__(self, width: int, epsilon: float = 1e-5, bias: bool = True) -> None:
         super().__init__(width, eps=epsilon, bias=bias)
@@ -22,6 +25,8 @@ class LayerNorm(nn.LayerNorm):
 
 class RMSNorm(nn.Module):
     """Root mean square 1 over the width of each token, then a learned scale. [zhang2019 eq.4]"""
+
+    depends_on = Depends("weight", "epsilon")
 
     def __init__(self, width: int, epsilon: float = 1e-6) -> None:
         super().__init__()
@@ -46,6 +51,8 @@ class SequenceBatchNorm(nn.Module):
     What layer norm is contrasted with: its statistics depend on the other rows, and with text they vary so much from
     batch to batch that the running averages used at evaluation no longer fit. [shen2020 §3]
     """
+
+    depends_on = Depends("weight", "bias", "epsilon", "momentum", "running_mean", "running_variance")
 
     running_mean: Tensor
     running_variance: Tensor

@@ -21,6 +21,7 @@ from qkv.parts.context import Context
 from qkv.parts.position import Learned2D
 from qkv.parts.precision import narrow_type, narrowed
 from qkv.parts.programs import is_counted, runs_or_counts, unwatched
+from qkv.parts.spec import CONVOLUTION, Depends
 
 TYPES = (torch.bfloat16, torch.float16, torch.float32)  # that programs know
 ENOUGH = 1 << 20  # numbers from which on a GPU takes longer to move them than the host to launch a program
@@ -36,6 +37,8 @@ class Patches(nn.Conv2d):
     With a stride below the side of a patch neighbours overlap; what is left over at the right and at
     the bottom is not read. With `around`, so many pixels of zeros stand on every side of the picture.
     """
+
+    depends_on = CONVOLUTION.also("around")
 
     def __init__(
         self, channels: int, width: int, patch: Sides, stride: Sides | None = None, bias: bool = True, around: int = 0
@@ -84,6 +87,11 @@ class PatchEmbed(nn.Module):
     [dosovitskiy2021 §3.1], `distillation_token` [touvron2021 §4]. The norm is CLIP's [radford2021 §2.4]. A model that
     `hides` patches has a learned vector, `mask_token`, that stands where one is masked [dosovitskiy2021 §B.1.2].
     """
+
+    depends_on = Depends(
+        "patches", "class_token", "position", "dropout", mask_token=None, norm=None, distillation_token=None,
+        unread=("prefix",),
+    )  # fmt: skip
 
     def __init__(
         self,

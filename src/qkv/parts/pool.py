@@ -12,10 +12,13 @@ from torch import Tensor, nn
 from qkv.parts.attention.in_line import InLine
 from qkv.parts.context import Context
 from qkv.parts.feedforward import Activation
+from qkv.parts.spec import Depends
 
 
 class FirstToken(nn.Module):
     """The first real token of each row: BERT's [CLS]. [devlin2019 §3]"""
+
+    depends_on = Depends()
 
     def forward(self, x: Tensor, ctx: Context) -> Tensor:
         if isinstance(ctx.tokens, InLine):
@@ -28,6 +31,8 @@ class FirstToken(nn.Module):
 
 class LastToken(nn.Module):
     """The last real token of each row, which alone has seen all the others in a model that looks back only."""
+
+    depends_on = Depends()
 
     def forward(self, x: Tensor, ctx: Context) -> Tensor:
         if isinstance(ctx.tokens, InLine):
@@ -42,6 +47,8 @@ class LastToken(nn.Module):
 class MeanOfTokens(nn.Module):
     """The mean of all real tokens of each row. [reimers2019 §3]"""
 
+    depends_on = Depends()
+
     def forward(self, x: Tensor, ctx: Context) -> Tensor:
         if isinstance(ctx.tokens, InLine):
             return ctx.tokens.mean_of(x)
@@ -54,6 +61,8 @@ class MeanOfTokens(nn.Module):
 class MeanOfPatches(nn.Module):
     """The mean of all tokens after the first `prefix`, which stand for no patch. [dosovitskiy2021 §D.3]"""
 
+    depends_on = Depends("prefix")
+
     def __init__(self, prefix: int = 0) -> None:
         super().__init__()
         self.prefix = prefix
@@ -65,6 +74,8 @@ class MeanOfPatches(nn.Module):
 class MeanOfFirst(nn.Module):
     """The mean of the first `count` tokens, which all stand for the whole. [gong2021 §2.2]"""
 
+    depends_on = Depends("count")
+
     def __init__(self, count: int) -> None:
         super().__init__()
         self.count = count
@@ -75,6 +86,8 @@ class MeanOfFirst(nn.Module):
 
 class NormedPool(nn.Module):
     """norm(pool(x)): for a stream that no norm ends. [radford2021 §2.4]"""
+
+    depends_on = Depends("pool", "norm")
 
     def __init__(self, pool: nn.Module, norm: nn.Module) -> None:
         super().__init__()
@@ -88,6 +101,8 @@ class NormedPool(nn.Module):
 class DensePool(nn.Module):
     """activation(W pool(x) + b): a pooled vector made ready for a decision."""
 
+    depends_on = Depends("pool", "dense", "activation", "dropout")
+
     def __init__(self, pool: nn.Module, width: int, activation: Activation, dropout: float = 0.0) -> None:
         super().__init__()
         self.pool, self.activation, self.dropout = pool, activation, nn.Dropout(dropout)
@@ -100,6 +115,8 @@ class DensePool(nn.Module):
 
 class UnitLength(nn.Module):
     """A pooled vector scaled to length 1, so that a product of two is the cosine of their angle."""
+
+    depends_on = Depends("pool")
 
     def __init__(self, pool: nn.Module) -> None:
         super().__init__()

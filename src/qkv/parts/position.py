@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from qkv.errors import QkvError, nearest_or_all
 from qkv.parts.attention.visibility import Tokens
 from qkv.parts.precision import narrowed, widened
+from qkv.parts.spec import Depends
 from qkv.parts.unrounded import Unrounded
 
 Arrange = Callable[[Tensor, Tensor], Tensor]
@@ -40,6 +41,8 @@ def sinusoids(length: int, width: int, arrange: Arrange = interleaved) -> Tensor
 class Sinusoidal(nn.Module):
     """Fixed sinusoids added to the stream. Any length: the table grows when a longer row comes."""
 
+    depends_on = Depends("width", "arrange", "table")
+
     table: Tensor
 
     def __init__(self, width: int, arrange: Arrange = interleaved, length: int = 1024) -> None:
@@ -59,6 +62,8 @@ class Sinusoidal(nn.Module):
 
 class Learned(nn.Module):
     """One learned vector a position, up to a fixed length. Those before `first` belong to no position."""
+
+    depends_on = Depends("weight", first=0)
 
     def __init__(self, length: int, width: int, first: int = 0) -> None:
         super().__init__()
@@ -99,6 +104,8 @@ class Learned2D(nn.Module):
 
     `prefix` positions (such as the class token's) stand before the grid and are never interpolated.
     """
+
+    depends_on = Depends("rows", "columns", "prefix", "resample", "weight")
 
     def __init__(self, rows: int, columns: int, width: int, prefix: int = 0, resample: Resample = bicubic) -> None:
         super().__init__()
@@ -184,6 +191,8 @@ class Rotary(Unrounded):
     position turns each of the first n pairs; with fewer pairs than a head has, the rest of the head is left as it is.
     """
 
+    depends_on = Depends("pairing", "rates")
+
     rates: Tensor
 
     def __init__(self, rates: Tensor, pairing: Pairing = rotate_neighbours) -> None:
@@ -209,6 +218,8 @@ class RelativeBuckets(nn.Module):
     the bias is as narrow as the queries, which lets kernels be fast: each number is rounded for itself, and distances
     that differ by a step of a narrow number do not exist, as they do where a bias grows with the distance.
     """
+
+    depends_on = Depends("buckets", "farthest", "looks_ahead", "weight")
 
     def __init__(self, heads: int, buckets: int = 32, farthest: int = 128, *, looks_ahead: bool) -> None:
         super().__init__()

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from qkv.errors import QkvError
 from qkv.parts.position import interleaved
+from qkv.parts.spec import Depends
 
 TINY = 1e-6  # what keeps a column without a real token from a division by zero
 
@@ -22,6 +23,8 @@ class Sinusoidal2D(nn.Module):
     A place is a share of the picture's own height or width, from above 0 to 2π, whatever its padding.
     DIFFERS [carion2020]: the paper does not say that places are shares; its code does.
     """
+
+    depends_on = Depends("a_half")
 
     def __init__(self, width: int) -> None:
         super().__init__()

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from qkv.errors import QkvError
 from qkv.parts.precision import widened
+from qkv.parts.spec import Depends
 
 
 def gumbel_choice(logits: Tensor, temperature: float) -> Tensor:
@@ -37,6 +38,8 @@ class Quantised(NamedTuple):
 
 class ProductQuantiser(nn.Module):
     """Each frame chooses one entry from each codebook: at random while learning, else the likeliest."""
+
+    depends_on = Depends("codebooks", "temperature", "entries", "choose")
 
     def __init__(self, channels: int, codebooks: int, entries: int, width: int) -> None:
         super().__init__()

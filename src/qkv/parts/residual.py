@@ -6,10 +6,13 @@ import torch
 from torch import Tensor, nn
 
 from qkv.parts.context import Context
+from qkv.parts.spec import Depends
 
 
 class PostNorm(nn.Module):
     """norm(x + dropout(mixer(x))): as published. [vaswani2017 §5.4]"""
+
+    depends_on = Depends("mixer", "norm", "dropout")
 
     def __init__(self, norm: nn.Module, mixer: nn.Module, dropout: float = 0.0) -> None:
         super().__init__()
@@ -24,6 +27,8 @@ class PathDropout(nn.Module):
 
     DIFFERS [huang2016]: what stays is made larger in training, where the paper makes it smaller in evaluation.
     """
+
+    depends_on = Depends(rate=0.0)
 
     def __init__(self, rate: float) -> None:
         super().__init__()
@@ -53,6 +58,8 @@ class PreNorm(nn.Module):
     `path_dropout` leaves the whole of it out, row by row.
     """
 
+    depends_on = Depends("norm", "mixer", "dropout", "path")
+
     def __init__(self, norm: nn.Module, mixer: nn.Module, dropout: float = 0.0, *, path_dropout: float = 0.0) -> None:
         super().__init__()
         self.norm, self.mixer, self.dropout = norm, mixer, nn.Dropout(dropout)
@@ -69,6 +76,8 @@ class PreNorm(nn.Module):
 class Parallel(nn.Module):
     """x + Σ dropout(mixer(norm(x))): all mixers read the same norm, side by side. [wang2021]"""
 
+    depends_on = Depends("norm", "mixers", "dropout")
+
     def __init__(self, norm: nn.Module, *mixers: nn.Module, dropout: float = 0.0) -> None:
         super().__init__()
         self.norm, self.mixers, self.dropout = norm, nn.ModuleList(mixers), nn.Dropout(dropout)
@@ -82,6 +91,8 @@ class Parallel(nn.Module):
 
 class Admin(nn.Module):
     """norm(x ⊙ ω + dropout(mixer(x))): post-norm whose branches are balanced by a profiled ω. [liu2020 §4.3]"""
+
+    depends_on = Depends("mixer", "norm", "dropout", "omega")
 
     def __init__(self, norm: nn.Module, mixer: nn.Module, dropout: float = 0.0, *, width: int) -> None:
         super().__init__()
@@ -98,6 +109,8 @@ class ReZero(nn.Module):
     No norm anywhere. DIFFERS [bachlechner2020]: each mixer has an α of its own, where the paper's layers share one.
     """
 
+    depends_on = Depends("mixer", "dropout", "alpha")
+
     def __init__(self, mixer: nn.Module, dropout: float = 0.0) -> None:
         super().__init__()
         self.mixer, self.dropout = mixer, nn.Dropout(dropout)
@@ -109,6 +122,8 @@ class ReZero(nn.Module):
 
 class DeepNorm(nn.Module):
     """norm(α·x + dropout(mixer(x))): post-norm whose stream outweighs its mixers, by depth. [wang2022 fig.2]"""
+
+    depends_on = Depends("mixer", "norm", "dropout", "alpha")
 
     def __init__(self, norm: nn.Module, mixer: nn.Module, dropout: float = 0.0, *, alpha: float) -> None:
         super().__init__()

@@ -20,6 +20,7 @@ from qkv.errors import QkvError
 from qkv.parts.block import Block
 from qkv.parts.context import Context
 from qkv.parts.residual import PreNorm
+from qkv.parts.spec import Depends
 
 
 class ReversibleStack(nn.Module):
@@ -29,6 +30,8 @@ class ReversibleStack(nn.Module):
     any other stack is: what is kept for the way back is then the compiler's choice. Without numbers too, so that
     operations are counted as every stack's are, once forward and twice back.
     """
+
+    depends_on = Depends("blocks", "norm", "dropout")
 
     def __init__(self, blocks: Iterable[Block], norm: nn.Module | None = None, dropout: float = 0.0) -> None:
         super().__init__()

@@ -18,6 +18,7 @@ from qkv.errors import QkvError
 from qkv.parts.context import Context
 from qkv.parts.precision import widened, without_autocast
 from qkv.parts.programs import runs_or_counts
+from qkv.parts.spec import Depends
 
 Shares = Callable[[Tensor], Tensor]  # probabilities of the experts chosen [b s k] → what each counts [b s k]
 
@@ -89,6 +90,8 @@ class Router(nn.Module):
 
     In training the router's input is multiplied by 1 ± `jitter`, so that experts are tried [fedus2022 §2.2].
     """
+
+    depends_on = Depends("experts", "chosen", "shares", "weight", capacity=None, jitter=0.0, bias=None)
 
     def __init__(
         self,

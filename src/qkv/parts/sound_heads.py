@@ -12,10 +12,13 @@ from torch import Tensor, nn
 from qkv.parts.context import Context
 from qkv.parts.pool import MeanOfTokens
 from qkv.parts.quantise import ProductQuantiser
+from qkv.parts.spec import Depends
 
 
 class ProjectedHead(nn.Module):
     """One decision a sound: W₂ mean(W₁ x + b₁) + b₂, the mean over its real frames. [b n d] → [b c]"""
+
+    depends_on = Depends("project", "pool", "out")
 
     def __init__(self, width: int, inner: int, classes: int) -> None:
         super().__init__()
@@ -34,6 +37,8 @@ class Compared(NamedTuple):
 
 class ContrastiveHead(nn.Module):
     """What frames were, and what the stream takes them for, in one space. [baevski2020 §3.2]"""
+
+    depends_on = Depends("quantiser", "dropout", "predict", "want")
 
     def __init__(self, width: int, quantiser: ProductQuantiser, quantised: int, space: int, dropout: float) -> None:
         super().__init__()

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from qkv.parts.context import Context
 from qkv.parts.in_place import in_place, is_packed, only_answers, pays, plan_of
+from qkv.parts.spec import Depends
 
 
 class Stack(nn.Module):
@@ -19,6 +20,8 @@ class Stack(nn.Module):
 
     With an `order` blocks run by their numbers, some again and again: depth without parameters [lan2020 §3.1].
     """
+
+    depends_on = Depends("blocks", "order", "dropout", norm=None, bias=None)
 
     def __init__(
         self,

@@ -18,6 +18,7 @@ from qkv.parts.gradients import scale_gradient
 from qkv.parts.norm import LayerNorm
 from qkv.parts.precision import widened
 from qkv.parts.programs import runs_our_own
+from qkv.parts.spec import Depends
 
 MOST_ROWS = 65535  # of a grid, in its second direction
 
@@ -28,6 +29,8 @@ class ChannelNorm(nn.GroupNorm):
     It is a group norm with one channel a group [wu2018 eq.7], but that padding is no part of it: a row is normed alike
     alone and in any batch.
     """
+
+    depends_on = Depends("num_groups", "eps", "weight", "bias", unread=("num_channels", "affine"))
 
     def __init__(self, channels: int) -> None:
         super().__init__(channels, channels)
@@ -66,6 +69,8 @@ class ChannelNorm(nn.GroupNorm):
 class FrameNorm(LayerNorm):
     """Layer norm over the channels of each frame."""
 
+    depends_on = LayerNorm.depends_on.also()
+
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:  # type: ignore[override]
         """[b n c] → [b n c]"""
         return super().forward(x)
@@ -73,6 +78,8 @@ class FrameNorm(LayerNorm):
 
 class FrameLayer(nn.Module):
     """activation(norm(convolution(x))), where there is a norm."""
+
+    depends_on = Depends("activation", "convolution", norm=None)
 
     def __init__(self, convolution: nn.Conv1d, norm: ChannelNorm | FrameNorm | None, activation: Activation) -> None:
         super().__init__()
@@ -92,6 +99,8 @@ class FrameLayer(nn.Module):
 
 class WaveFrames(nn.Module):
     """The feature encoder: a few strided convolutions over the samples. [baevski2020 §2]"""
+
+    depends_on = Depends("layers", "gradient_share", unread=("shortest", "hop"))
 
     def __init__(self, layers: Sequence[FrameLayer]) -> None:
         super().__init__()
@@ -132,6 +141,8 @@ class ConvolvedPosition(nn.Module):
     Length and direction of the weights are learned apart, one length for each place in the kernel. [salimans2016 eq.2]
     """
 
+    depends_on = Depends("kernel", "groups", "activation", "direction", "length", "bias")
+
     def __init__(self, width: int, kernel: int, groups: int, activation: Activation) -> None:
         super().__init__()
         if width % groups:
@@ -154,6 +165,8 @@ class FrameEmbed(nn.Module):
 
     Hidden frames are replaced by one learned vector, `hidden`, where the model has one. [baevski2020 §3.1]
     """
+
+    depends_on = Depends("hidden", "features", "project", "position", "project_dropout", "dropout", norm=None)
 
     def __init__(
         self,

@@ -24,6 +24,7 @@ from qkv.parts.linear import JoinedLinear
 from qkv.parts.position import Rotary
 from qkv.parts.precision import narrow_type
 from qkv.parts.programs import is_itself
+from qkv.parts.spec import Depends
 
 
 class HeadOptions(TypedDict, total=False):
@@ -47,6 +48,11 @@ class MultiHead(nn.Module):
     Key width, value width and the number of key/value heads are independent; fewer key/value heads than query heads
     give grouped queries [ainslie2023 §2.2], a single one multi-query attention [shazeer2019 §3].
     """
+
+    depends_on = Depends(
+        "heads", "key_value_heads", "key_width", "value_width", "visibility", "out",
+        scale=None, dropout=0.0, kernel=None, unread=("query_size", "key_size", "value_size", "biases"),
+    )  # fmt: skip
 
     keeps = True  # whether a cache can keep keys and values of earlier steps
     heeds_marks = False  # whether marked tokens are treated in a way of their own
@@ -138,6 +144,8 @@ class Attention(MultiHead):
     Where the context has position vectors, they are added to what queries and keys are made of. [carion2020 §A.3]
     """
 
+    depends_on = MultiHead.depends_on.also("project", rotary=None)
+
     def __init__(self, width: int, heads: int, *, rotary: Rotary | None = None, **options: Unpack[HeadOptions]) -> None:
         super().__init__(width, heads, **options)
         sizes = {"query": self.query_size, "key": self.key_size, "value": self.value_size}
@@ -216,6 +224,8 @@ class CrossAttention(MultiHead):
 
     A memory row may serve several rows of the stream (the beams of one sentence): its keys are computed and kept once.
     """
+
+    depends_on = MultiHead.depends_on.also("query", "project")
 
     def __init__(
         self, width: int, heads: int, *, memory_width: int | None = None, **options: Unpack[HeadOptions]

@@ -75,6 +75,8 @@ class DrawnBlocks(Attention):
     Each block sees `randoms` others at random, the same for the same `seed`.
     """
 
+    depends_on = Attention.depends_on.also("block", "randoms", "seed")
+
     def __init__(
         self, width: int, heads: int, *, block: int, randoms: int, seed: int, **options: Unpack[HeadOptions]
     ) -> None:
@@ -109,6 +111,8 @@ class BlockAttention(DrawnBlocks):
     DIFFERS [zaheer2020]: otherwise a block reads the first one so many times more instead: published models are known
     by the answers that they give so.
     """
+
+    depends_on = DrawnBlocks.depends_on.also()
 
     def _between(self, q: Tensor, k: Tensor, v: Tensor, ctx: Context) -> Tensor:
         if self.training:

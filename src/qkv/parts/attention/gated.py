@@ -31,6 +31,8 @@ class GatedAttention(SummingAttention):
     gates begin, and a bias of 0 would forget half of everything with each token.
     """
 
+    depends_on = Attention.depends_on.also("gate")
+
     def __init__(
         self,
         width: int,

@@ -22,6 +22,8 @@ from qkv.parts.linear import JoinedLinear
 class GlobalAttention(Attention):
     """Tokens see what `near` shows them and the marked ones; those see everyone, and are read by everyone."""
 
+    depends_on = Attention.depends_on.also("of_marked")
+
     heeds_marks = True
 
     def __init__(self, width: int, heads: int, near: Rule, **options: Unpack[HeadOptions]) -> None:

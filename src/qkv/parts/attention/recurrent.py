@@ -18,6 +18,7 @@ from qkv.parts.attention.visibility import Everything, Tokens
 from qkv.parts.context import Context
 from qkv.parts.linear import JoinedLinear
 from qkv.parts.precision import widened, without_autocast
+from qkv.parts.spec import Depends
 
 
 def initialise_small(weight: Tensor, deviation: float = 0.01) -> None:
@@ -31,6 +32,8 @@ class AdditiveAttention(nn.Module):
     A mixer from the stream (q) to the memory (h); its answer is as wide as the memory. All queries see the same slots.
     A memory row may serve several rows of the stream (the beams of one sentence): its keys are computed and kept once.
     """
+
+    depends_on = Depends("score", "query", "key")
 
     def __init__(self, width: int, memory_width: int, hidden: int) -> None:
         super().__init__()
@@ -93,6 +96,8 @@ class BidirectionalGRU(nn.Module):
     paper's, and it has a second vector of biases.
     """
 
+    depends_on = Depends("left_to_right", "right_to_left")
+
     def __init__(self, width: int, hidden: int) -> None:
         super().__init__()
         self.left_to_right = nn.GRU(width, hidden, batch_first=True)
@@ -148,6 +153,8 @@ class RecurrentCache(Cache):
 
 class AttentiveGRU(nn.Module):
     """The gated decoder: a step looks at the memory with the last state and makes the next. [bahdanau2015 app.A.2.2]"""
+
+    depends_on = Depends("width", "attention", "first", "word", "context", "gates", "candidate")
 
     def __init__(self, word_width: int, width: int, memory_width: int, alignment: int) -> None:
         super().__init__()

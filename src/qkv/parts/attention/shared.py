@@ -20,6 +20,8 @@ from qkv.parts.position import Rotary
 class SharedAttention(MultiHead):
     """Keys are the queries made unit vectors: k = q / |q|. Scores are q·k, without a further scale."""
 
+    depends_on = MultiHead.depends_on.also("project", rotary=None)
+
     keeps = False  # who is read follows from all tokens of a row, sorted anew with every one that comes
 
     def __init__(self, width: int, heads: int, *, rotary: Rotary | None = None, **options: Unpack[HeadOptions]) -> None:

@@ -33,6 +33,8 @@ class SummingAttention(Attention):
     that it never forms, and asks for none.
     """
 
+    depends_on = Attention.depends_on.also()
+
     def __init__(
         self,
         width: int,

@@ -21,10 +21,13 @@ from qkv.parts.attention.kernels.exact import exact
 from qkv.parts.attention.kernels.fused import fused
 from qkv.parts.attention.visibility import Mask
 from qkv.parts.attention.whole_rows import looks_ahead, real_keys
+from qkv.parts.spec import Depends
 
 
 class RowProjection(nn.Module):
     """E: learned weights by which `longest` slots become `tokens` ones; one matrix for all heads, or one for each."""
+
+    depends_on = Depends("weight")
 
     def __init__(self, longest: int, tokens: int, heads: int = 1) -> None:
         super().__init__()
@@ -55,6 +58,8 @@ class LinformerKernel(nn.Module):
     The paper's ways to share are ways to give projections: one with `heads=1` to share between heads; the same for
     `keys` and `values`; the same to every layer of a model. [wang2020 §4]
     """
+
+    depends_on = Depends("keys", "values")
 
     def __init__(self, keys: RowProjection, values: RowProjection) -> None:
         super().__init__()

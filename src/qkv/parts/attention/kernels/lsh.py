@@ -21,6 +21,7 @@ from qkv.errors import QkvError
 from qkv.parts.attention.visibility import Mask, SameDocument
 from qkv.parts.attention.whole_rows import Documents, documents_of, looks_ahead
 from qkv.parts.precision import widened
+from qkv.parts.spec import Depends
 
 SELF = -1e5  # a token's score for itself: it attends to itself when it sees no one else [kitaev2020 §2]
 
@@ -35,6 +36,8 @@ class LSHKernel(nn.Module):
     A row of more than `whole` tokens is filled up to a multiple of `fill`, both a chunk by default: where other layers
     have chunks of other lengths, published models were trained on rows filled for all of them.
     """
+
+    depends_on = Depends("fill", "whole", "chunk", "rounds", "before", "after", "seed", "buckets")
 
     def __init__(
         self,

@@ -29,6 +29,7 @@ from qkv.parts.attention.kernels.refusals import refuse_dropout, refuse_recordin
 from qkv.parts.attention.visibility import Mask
 from qkv.parts.attention.whole_rows import looks_ahead, real_keys
 from qkv.parts.precision import widened, without_autocast
+from qkv.parts.spec import Depends
 from qkv.parts.uncompiled import uncompiled
 
 SEGMENT = 1 << 25  # features of all rows and heads that are formed at once
@@ -53,6 +54,8 @@ class RandomDirections(nn.Module, ABC):
     In training they are drawn anew after every `redraw_every` updates (`redraw_directions`), so that the errors of one
     draw are not learned.
     """
+
+    depends_on = Depends("directions", "count", "redraw_every")
 
     directions: Tensor
     count: int  # of features
@@ -104,6 +107,8 @@ class PositiveFeatures(RandomDirections):
     would not cancel.
     """
 
+    depends_on = RandomDirections.depends_on.also()
+
     def __init__(self, features: int, width: int, *, redraw_every: int | None = None) -> None:
         super().__init__(orthogonal_directions(features, width), redraw_every)
         self.count = features
@@ -119,6 +124,8 @@ class WaveFeatures(RandomDirections):
     E[φ(q)·φ(k)] = exp(-|σ∘(q - k)|²/2), which for unit vectors and one spread is exp(σ²q·k) but for a factor. The scale
     of scores plays no part: the spread has its place.
     """
+
+    depends_on = RandomDirections.depends_on.also("spread")
 
     least = 0.01  # products of waves can cancel, so that a sum of them all but vanishes
 
@@ -146,6 +153,8 @@ class Sums(NamedTuple):
 
 class RandomFeatureKernel(nn.Module):
     """An attention kernel that never forms the table of queries and keys. It knows padding and look-ahead alone."""
+
+    depends_on = Depends("features")
 
     def __init__(self, features: RandomDirections) -> None:
         super().__init__()
