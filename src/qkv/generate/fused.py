@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
+from types import NoneType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
@@ -19,13 +20,14 @@ from qkv.models.text_model import TextModel
 from qkv.parts.attention.attention import Attention, CrossAttention, MultiHead
 from qkv.parts.attention.visibility import Causal, Everything
 from qkv.parts.block import Block
-from qkv.parts.embed import Embed
+from qkv.parts.embed import Embed, TokenEmbedding
 from qkv.parts.feedforward import MLP, GatedMLP, programmed_name
 from qkv.parts.heads import LogitHead, TiedHead
 from qkv.parts.linear import JoinedLinear
 from qkv.parts.norm import LayerNorm, RMSNorm
 from qkv.parts.position import Learned, RelativeBuckets, Rotary, rotate_halves, rotate_neighbours
-from qkv.parts.residual import PreNorm
+from qkv.parts.residual import PathDropout, PreNorm
+from qkv.parts.spec import Honoured, Known
 from qkv.parts.stack import Stack
 
 if TYPE_CHECKING:
@@ -34,6 +36,26 @@ if TYPE_CHECKING:
 
 TYPES = (torch.bfloat16, torch.float16, torch.float32)
 WIDEST = 8192  # inputs of a map behind a norm: a program holds a row of them
+
+
+def _is_programmed(activation: Any) -> bool:
+    return programmed_name(activation) is not None
+
+
+_HEADS = "heads key_value_heads key_width value_width scale dropout project out"
+KNOWN = Honoured(
+    Known(Embed, "tokens dropout position"), Known(TokenEmbedding, "weight scale"), Known(Learned, "weight first"),
+    Known(Stack, "blocks order norm dropout bias"), Known(nn.ModuleList, "children"), Known(Block, "children"),
+    Known(PreNorm, "norm mixer dropout path"), Known(PathDropout, "rate"), Known(nn.Dropout, "p inplace"),
+    Known(Attention, _HEADS, visibility=Causal, rotary=(NoneType, Rotary)),
+    Known(Rotary, "rates", pairing=lambda pairing: pairing in (rotate_halves, rotate_neighbours)),
+    Known(CrossAttention, f"{_HEADS} query", visibility=Everything),
+    Known(MLP, "inner outer dropout", activation=_is_programmed),
+    Known(GatedMLP, "inner outer dropout", activation=_is_programmed),
+    Known(nn.Linear, "weight bias"), Known(JoinedLinear, "width outputs biases weight bias"),
+    Known(LayerNorm, "weight bias eps"), Known(RMSNorm, "weight epsilon"), Known(LogitHead, "weight bias scale"),
+    Known(TiedHead, "bias scale", _embedding=tuple), Known(RelativeBuckets, "buckets farthest looks_ahead weight"),
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -143,6 +165,9 @@ def _read(model: TextModel | EncoderDecoder) -> Plan:
     _check(all(parameter.dtype == weight.dtype for parameter in model.parameters()), "Weights differ in precision.")
     _check(all(parameter.is_contiguous() for parameter in model.parameters()), "A weight does not lie in one piece.")
     _check(weight.dtype in TYPES, f"Weights are of {weight.dtype}.")
+    for part in (embed, stack, head):
+        why = KNOWN.refusal(part)
+        _check(why is None, f"Custom kernels of a step do not know all of this model: {why}.")
     return plan
 
 

@@ -14,10 +14,12 @@ from torch import Tensor, nn
 from qkv.generate.continuation import Standpoint
 from qkv.models.sequence_to_sequence import EncoderDecoder, Memory
 from qkv.models.text_model import TextModel
+from qkv.parts.agreement import disagreement, say_refused
 from qkv.parts.attention.standing import FromTheStart, StandingCache
 from qkv.parts.attention.visibility import NotPadding, Tokens
 from qkv.parts.precision import widened
 from qkv.parts.recording import recorded
+from qkv.parts.spec import Unchanged
 
 if TYPE_CHECKING:
     from qkv.generate.step_triton import FusedStep
@@ -61,7 +63,8 @@ class Recording:
             self.memory = Memory(states, Tokens(shape.slots, documents=self.cache.memory_real))
         self.logits: Tensor | None = None  # [r v]
         self.plan = _fused_step(model, self)
-        self.weights = weights_of(model)
+        self._tried = self.plan is None
+        self.weights, self.unchanged = weights_of(model), Unchanged(model.children())
         self.step = recorded(lambda: self._step(model), device)
         self._reorder: Callable[[], None] | None = None
         self._reads: dict[int, Reading] = {}  # by their slots
@@ -86,6 +89,26 @@ class Recording:
             self.positions[: len(start.lengths), 0] = start.lengths
         self.first.copy_(self.cache.place - self.positions)
         self.forbidden.zero_()
+
+    def try_plan(self, model: TextModel | EncoderDecoder) -> None:
+        """Once, from where it begins: the step by custom kernels beside the model's own, which takes its place where
+        they differ."""
+        if self._tried or self.plan is None:
+            return
+        self._tried, cache = True, self.cache
+        kept = [(each, each.clone()) for each in (self.tokens, self.positions, self.count, cache.place, cache.real)]
+        fast = self.plan.step().clone()
+        for each, before in kept:
+            each.copy_(before)
+        cache.begin_step()
+        plain = next_logits(model, self.tokens, self.positions, cache, self.memory)
+        for each, before in kept:
+            each.copy_(before)
+        why = disagreement(_from_mean(fast), _from_mean(plain), rounded=plain.dtype != torch.float32)
+        if why is not None:
+            self.plan = None
+            self.step = recorded(lambda: self._step(model), self.order.device)
+            say_refused("A step of decoding by custom kernels", why)
 
     def reorder(self, rows: list[int]) -> None:
         """Row i becomes what row `rows[i]` was."""
@@ -169,6 +192,12 @@ def next_logits(
         states = model.decode_states(ids, memory, token, NotPadding(), positions, cache)
     logits: Tensor = model.head(states)
     return logits[:, 0]
+
+
+def _from_mean(logits: Tensor) -> Tensor:
+    """What a softmax reads of logits."""
+    wide = widened(logits)
+    return wide - wide.mean(-1, keepdim=True)
 
 
 def to_host(*tensors: Tensor) -> Callable[[], tuple[Tensor, ...]]:

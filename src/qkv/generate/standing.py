@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -16,23 +17,52 @@ from qkv.generate.continuation import Continuation, Standpoint
 from qkv.generate.recording import Recording, Shape, weights_of
 from qkv.models.sequence_to_sequence import EncoderDecoder
 from qkv.models.text_model import TextModel
-from qkv.parts.attention.attention import Attention, CrossAttention, MultiHead
+from qkv.parts.attention.attention import Attention, CrossAttention
+from qkv.parts.attention.visibility import Causal, Everything, NotPadding, Window
+from qkv.parts.attention.whole_rows import rules_of
 from qkv.parts.block import Block
 from qkv.parts.embed import Embed, TokenEmbedding
-from qkv.parts.feedforward import MLP, GatedMLP
+from qkv.parts.feedforward import ACTIVATIONS, MLP, GatedMLP
 from qkv.parts.heads import LogitHead, TiedHead
 from qkv.parts.linear import JoinedLinear
 from qkv.parts.norm import LayerNorm, RMSNorm
-from qkv.parts.position import ALiBi, Learned, RelativeBuckets, Rotary, Sinusoidal
+from qkv.parts.position import ALiBi, Learned, RelativeBuckets, Rotary, Sinusoidal, rotate_halves, rotate_neighbours
 from qkv.parts.residual import Admin, DeepNorm, Parallel, PathDropout, PostNorm, PreNorm, ReZero
+from qkv.parts.spec import Honoured, Known, anything
 from qkv.parts.stack import Stack
 
+
+def _is_usual(rule: Any) -> bool:
+    return all(type(each) in (Causal, Everything, NotPadding, Window) for each in rules_of(rule))
+
+
+def _is_named(activation: Any) -> bool:
+    return activation in ACTIVATIONS.values()
+
+
+def _turns(pairing: Any) -> bool:
+    return pairing in (rotate_halves, rotate_neighbours)
+
+
 # Parts whose step takes the same launches whatever the numbers are, and asks the host nothing.
-KNOWN = {
-    nn.Dropout, nn.Identity, nn.Linear, nn.ModuleList, ALiBi, Admin, Attention, Block, CrossAttention, DeepNorm, Embed,
-    GatedMLP, JoinedLinear, Learned, LayerNorm, LogitHead, MLP, Parallel, PathDropout, PostNorm, PreNorm, ReZero,
-    RMSNorm, RelativeBuckets, Rotary, Sinusoidal, Stack, TiedHead, TokenEmbedding,
-}  # fmt: skip
+_HEADS = "heads key_value_heads key_width value_width scale dropout project out"
+KNOWN = Honoured(
+    Known(nn.Dropout, "p inplace"), Known(nn.Identity), Known(nn.Linear, "weight bias"),
+    Known(nn.ModuleList, "children"), Known(ALiBi, "slopes"), Known(Block, "children"),
+    Known(Admin, "mixer norm dropout omega"), Known(DeepNorm, "mixer norm dropout alpha"),
+    Known(Parallel, "norm mixers dropout"), Known(PathDropout, "rate"), Known(PostNorm, "mixer norm dropout"),
+    Known(PreNorm, "norm mixer dropout path"), Known(ReZero, "mixer dropout alpha"),
+    Known(Attention, f"{_HEADS} rotary", visibility=_is_usual),
+    Known(CrossAttention, f"{_HEADS} query", visibility=_is_usual),
+    Known(Embed, "tokens dropout segments norm project position"), Known(TokenEmbedding, "weight scale"),
+    Known(MLP, "inner outer dropout", activation=_is_named),
+    Known(GatedMLP, "inner outer dropout", activation=_is_named),
+    Known(JoinedLinear, "width outputs biases weight bias"), Known(LayerNorm, "weight bias eps"),
+    Known(RMSNorm, "weight epsilon"), Known(Learned, "weight first"), Known(LogitHead, "weight bias scale"),
+    Known(TiedHead, "bias scale", _embedding=tuple), Known(RelativeBuckets, "buckets farthest looks_ahead weight"),
+    Known(Rotary, "rates", pairing=_turns), Known(Sinusoidal, "width table", arrange=anything),
+    Known(Stack, "blocks order dropout norm bias"),
+)  # fmt: skip
 FEWEST = 16  # tokens to be written from which on recording a step is worth its time
 SLOTS = 64  # records are for a multiple of so many slots, and serve all that need fewer
 SOURCES = 8  # and for a multiple of so many sources, from this number on
@@ -57,16 +87,12 @@ def why_not(model: nn.Module) -> str | None:
     if torch.are_deterministic_algorithms_enabled() or torch.is_autocast_enabled("cuda"):
         return "Steps are recorded as they are without autocast, and not bit for bit alike."
     decoding = [getattr(model, name, None) for name in ("embed", "stack", "target", "decoder", "head")]
-    parts = [part for each in decoding if each is not None for part in each.modules()]
-    if not parts:
+    if not any(each is not None for each in decoding):
         return f"A {type(model).__name__} has none of the parts that are known."
-    for part in parts:
-        if type(part) not in KNOWN:
-            return f"A {type(part).__name__} is not known to do the same at every step."
-        if part._forward_hooks or part._forward_pre_hooks:
-            return "Someone watches a part, who would see nothing of a recorded step."
-        if isinstance(part, MultiHead) and part.kernel is not None:
-            return "An attention has a kernel of its own."
+    refused = (KNOWN.refusal(each) for each in decoding if each is not None)
+    why = next((why for why in refused if why is not None), None)
+    if why is not None:
+        return f"A recorded step does the same each time, and {why}."
     return None
 
 
@@ -171,6 +197,7 @@ class Standing(Continuation):
         shape = shape_of(start, len(tokens))
         self._record = _taken(start, shape)
         self._record.fill(start)
+        self._record.try_plan(start.model)
         self._places, self.rows = list(range(len(tokens))), None
         return self._record
 
@@ -208,4 +235,5 @@ def _taken(start: Standpoint, shape: Shape) -> Recording:
 def _kept(start: Standpoint, shape: Shape) -> Recording | None:
     """A record nobody uses, kept from earlier."""
     record = _records.get(start.model, OrderedDict()).pop(shape, None)
-    return record if record is not None and record.weights == weights_of(start.model) else None
+    same = record is not None and record.weights == weights_of(start.model) and record.unchanged.holds()
+    return record if same else None

@@ -221,6 +221,9 @@ class AttentionChoice:
                 f"This family adds a bias to every score, and {self} forms no single scores: choose a rule such as "
                 "window."
             )
+        for _, _, attention in wide:
+            if (why := swaps.SWAPPED.refusal(attention)) is not None:
+                raise QkvError(f"The attention {self} cannot take the place of this family's own: {why}.")
         make = kind.swap(model, *numbers)
         for number, (parent, name, attention) in enumerate(wide):
             setattr(parent, name, make(attention, number))

@@ -28,7 +28,13 @@ from qkv.parts.attention.summing import SummingAttention
 from qkv.parts.attention.visibility import Causal
 from qkv.parts.attention.whole_rows import rules_of
 from qkv.parts.linear import JoinedLinear
+from qkv.parts.spec import Known, anything
 
+# What is taken over from the attention that stood there.
+SWAPPED = Known(
+    Attention, "heads key_value_heads key_width value_width scale dropout", visibility=anything, rotary=anything,
+    project=anything, out=anything,
+)  # fmt: skip
 MOST_FEATURES = 2**14
 REDRAW_EVERY = 1000  # updates
 Swap = Callable[[Attention, int], nn.Module]

@@ -33,7 +33,7 @@ class TiedHead(nn.Module):
     the stream first: T5's published code shrinks it by 1/√width.
     """
 
-    depends_on = Depends("_embedding", bias=None, scale=1.0)
+    depends_on = Depends("_embedding", bias=None, scale=1.0, in_eight_bits=None)
 
     def __init__(self, embedding: TokenEmbedding, bias: bool = False, scale: float = 1.0) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ class TiedHead(nn.Module):
 class LogitHead(nn.Linear):
     """Logits by a matrix of the head's own, of the stream times `scale`. [… d] → [… v]"""
 
-    depends_on = Depends("weight", bias=None, scale=1.0, unread=("in_features", "out_features"))
+    depends_on = Depends("weight", bias=None, scale=1.0, in_eight_bits=None, unread=("in_features", "out_features"))
 
     def __init__(self, width: int, vocabulary: int, bias: bool = False, scale: float = 1.0) -> None:
         super().__init__(width, vocabulary, bias=bias)
@@ -84,7 +84,7 @@ class States(nn.Module):
 class MaskedHead(nn.Module):
     """logits(norm(activation(W x + b))): what a hidden token was. [devlin2019 §3.1]"""
 
-    depends_on = Depends("activation", "dense", "norm", "logits")
+    depends_on = Depends("activation", "dense", "norm", "logits", in_eight_bits=None)
 
     def __init__(
         self, width: int, inner: int, activation: Activation, norm: nn.Module, logits: TiedHead | LogitHead

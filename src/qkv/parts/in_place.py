@@ -18,13 +18,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Any, NamedTuple, TypeGuard
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from qkv.parts.activated_map import add_map, add_normed_map, fits_normed
-from qkv.parts.attention.attention import Attention
+from qkv.parts.attention.attention import BY_CONTENT, Attention
 from qkv.parts.attention.in_line import InLine
 from qkv.parts.attention.kernels.short_cpu import attention_step, suits_stream
 from qkv.parts.attention.visibility import Tokens
@@ -51,6 +52,7 @@ from qkv.parts.precision import widened
 from qkv.parts.product import Norm
 from qkv.parts.programs import is_itself, runs_our_own, unwatched
 from qkv.parts.residual import PathDropout, PostNorm, PreNorm
+from qkv.parts.spec import Honoured, Known, Unchanged, anything
 
 NARROW = (torch.bfloat16, torch.float16)
 WIDEST = 8192  # stream, of which a program holds a row
@@ -66,11 +68,43 @@ class Step(NamedTuple):
     last: Any  # its last: an nn.Linear, or on a CPU a PackedModule
 
 
+# What passes a stream in place: what mixers make of it is their own, but for the product that they end in.
+_MIXERS = {"activation": anything, "inner": anything}
+_HEADS = "heads key_value_heads key_width value_width scale dropout project out"
+ANSWERS = Honoured(
+    Known(Block, "children"),
+    Known(PreNorm, "norm mixer dropout path"),
+    Known(PostNorm, "norm mixer dropout"),
+    Known(PathDropout, "rate"),
+    Known(nn.Dropout, "p inplace"),
+    Known(LayerNorm, "weight bias eps"),
+    Known(RMSNorm, "weight epsilon"),
+    Known(Attention, _HEADS, **dict.fromkeys(("project", "visibility", "kernel", "rotary"), anything)),
+    Known(MLP, "outer dropout", **_MIXERS),
+    Known(GatedMLP, "outer dropout", **_MIXERS),
+    Known(nn.Linear, "weight bias"),
+    Known(JoinedLinear, "width outputs biases weight bias"),
+)
+
+
 class Plan(NamedTuple):
     steps: list[Step]
     before: bool  # whether norms come before their mixers
     own: bool  # whether our own program for CPUs does what comes behind the mixers
     keeps: bool  # whether it may keep matrices in panels of its own
+    tried: dict[Any, bool]  # by what stands beside the stream: whether it gave what the blocks give
+
+
+class _Seen(NamedTuple):
+    """A plan, and all that it was made of."""
+
+    unchanged: Unchanged
+    parameters: list[nn.Parameter]
+    signature: list[Any]
+    plan: Plan | None
+
+
+_seen: WeakKeyDictionary[nn.Module, dict[Any, _Seen]] = WeakKeyDictionary()  # by the first block
 
 
 def only_answers(x: Tensor, ctx: Context) -> bool:
@@ -99,7 +133,30 @@ def is_packed(block: nn.Module) -> bool:
 
 @without_asking()  # tensors are asked for their kinds a thousand times
 def plan_of(blocks: Iterable[nn.Module], x: Tensor) -> Plan | None:
-    """The steps of blocks that a stream like x may pass in place; None: there is one that is not known."""
+    """The steps of blocks that a stream like x may pass in place; None: there is one that is not known.
+
+    Made anew as soon as anything about a part has changed.
+    """
+    blocks = list(blocks)
+    if not blocks:
+        return _new_plan(blocks, x)
+    key = (*map(id, blocks), x.dtype, x.device, x.shape[-1])
+    plans = _seen.setdefault(blocks[0], {})
+    found = plans.get(key)
+    if found is None or not found.unchanged.holds() or _signature(found.parameters) != found.signature:
+        parameters = [each for block in blocks for each in block.parameters()]
+        found = _Seen(Unchanged(blocks), parameters, _signature(parameters), _new_plan(blocks, x))
+        plans.clear()  # a model answers in one precision at a time
+        plans[key] = found
+    return found.plan
+
+
+def _signature(parameters: list[nn.Parameter]) -> list[Any]:
+    """What tells whether tensors were moved or replaced within their parameters."""
+    return [(each.data_ptr(), each.dtype) for each in parameters]
+
+
+def _new_plan(blocks: list[nn.Module], x: Tensor) -> Plan | None:
     steps: list[Step] = []
     wirings = set()
     for block in blocks:
@@ -118,7 +175,7 @@ def plan_of(blocks: Iterable[nn.Module], x: Tensor) -> Plan | None:
     packed = any(isinstance(step.last, PackedModule) for step in steps)  # which nothing else can add
     if packed and not own:
         return None
-    return Plan(steps, wirings == {PreNorm}, own, keeps=own and not packed and _bytes(steps) <= MOST_KEPT)
+    return Plan(steps, wirings == {PreNorm}, own, keeps=own and not packed and _bytes(steps) <= MOST_KEPT, tried={})
 
 
 def in_place(plan: Plan, last_norm: nn.Module | None, x: Tensor, ctx: Context, wanted: int | None = None) -> Tensor:
@@ -211,8 +268,8 @@ def _is_known(mixer: Attention | MLP | GatedMLP, stream: Tensor, ctx: Context) -
     """Whether the program does all of a mixer between its maps."""
     if not isinstance(mixer, Attention):
         return programmed_name(mixer.activation) in ACTIVATIONS
-    placed = ctx.position_vectors is not None or ctx.bias is not None or mixer.rotary is not None
-    known = mixer.kernel is None and mixer.value_width == mixer.key_width
+    placed = ctx.position_vectors is not None or ctx.bias is not None
+    known = BY_CONTENT.refusal(mixer) is None and mixer.value_width == mixer.key_width
     if placed or not known or type(ctx.tokens) not in (Tokens, InLine):
         return False
     mask = ctx.mask(mixer.visibility, ctx.tokens, ctx.tokens, stream.device)
@@ -317,8 +374,8 @@ def _last_attention(steps: list[Step], ctx: Context) -> Step | None:
     if last is None or not isinstance(last.mixer, Attention):
         return None
     rows = type(ctx.tokens) is Tokens and ctx.tokens.documents is None
-    placed = ctx.position_vectors is not None or ctx.bias is not None or last.mixer.rotary is not None
-    known = last.mixer.kernel is None and _is(JoinedLinear, last.mixer.project)
+    placed = ctx.position_vectors is not None or ctx.bias is not None
+    known = BY_CONTENT.refusal(last.mixer) is None and _is(JoinedLinear, last.mixer.project)
     return last if rows and known and not placed else None
 
 
@@ -389,5 +446,5 @@ def _alike(module: nn.Module, x: Tensor) -> bool:
 
 
 def _is(kind: type[nn.Module], module: object) -> bool:
-    """Whether a module is of that very kind, does what its class says, not at random, and nobody watches it."""
-    return type(module) is kind and is_itself(module) and not module.training
+    """Whether a module is of that very kind, all that it depends on is known, and it does nothing at random."""
+    return type(module) is kind and ANSWERS.of(kind).refusal(module) is None and not module.training

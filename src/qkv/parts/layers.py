@@ -44,6 +44,8 @@ class SummedStack(DroppedStack):
     The last norm falls on what no one hears, and is kept for those who put on another head.
     """
 
+    depends_on = DroppedStack.depends_on.also("shares")
+
     def __init__(self, blocks: Iterable[nn.Module], norm: nn.Module | None = None, **options: Any) -> None:
         super().__init__(blocks, norm, **options)
         self.shares = nn.Parameter(torch.zeros(len(self.blocks) + 1))  # before their softmax
@@ -64,6 +66,8 @@ class SummedStack(DroppedStack):
 
 class NormedSummedStack(SummedStack):
     """The same, but of what the last block gives, what is heard has passed the last norm. [yang2021 §3]"""
+
+    depends_on = SummedStack.depends_on
 
     def last(self, x: Tensor, ctx: Context) -> Tensor:
         assert self.norm is not None

@@ -22,7 +22,7 @@ from qkv.parts.spec import Depends
 class JoinedLinear(nn.Module):
     """Named linear maps of the same input, joined row by row into one matrix. `bias`: all have one, none, or these."""
 
-    depends_on = Depends("width", "outputs", "biases", "weight", bias=None)
+    depends_on = Depends("width", "outputs", "biases", "weight", bias=None, together=None)
 
     def __init__(self, width: int, outputs: Mapping[str, int], bias: bool | Collection[str] = True) -> None:
         super().__init__()

@@ -267,6 +267,8 @@ def _along_rows(values: Tensor, queries: int) -> Tensor:
 class ALiBi(Unrounded):
     """A bias that falls linearly with distance, at a slope of its own for each head. [press2022 §3]"""
 
+    depends_on = Depends("slopes")
+
     slopes: Tensor
 
     def __init__(self, heads: int) -> None:

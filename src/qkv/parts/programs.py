@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
+from qkv.parts.spec import depends_on
+
 
 def unwatched(x: Tensor) -> bool:
     """Whether only the answer matters: neither a compiler nor a mode that counts or pretends asks for an operator.
@@ -26,10 +28,16 @@ def unwatched(x: Tensor) -> bool:
 
 
 def is_itself(module: nn.Module) -> bool:
-    """Whether the way forward of a module is what its class says: nobody watches, replaced or compiled it."""
+    """Whether the forward of a module is what its class says, of nothing but what its class declares: nobody watches,
+    replaced or compiled it, and it was given nothing more."""
     own = module.__dict__  # quicker than the attributes: blocks are asked at each pass
     watched = own["_forward_hooks"] or own["_forward_pre_hooks"]
-    return not (watched or "forward" in own or own.get("_compiled_call_impl") is not None)
+    if watched or "forward" in own or own.get("_compiled_call_impl") is not None:
+        return False
+    if torch.compiler.is_compiling():
+        return True
+    says = depends_on(type(module))
+    return says is not None and says.undeclared(module) is None
 
 
 def runs_our_own(x: Tensor) -> bool:

@@ -39,24 +39,26 @@ class Depends:
     def __init__(self, *always: str, unread: Collection[str] = (), children: bool = False, **neutral: Any) -> None:
         self.fields: dict[str, Any] = {**dict.fromkeys(always, _NOTHING), **neutral}
         self.unread, self.children = frozenset(unread), children
+        self._named = self.unread | self.fields.keys()
+        self._own = _BASE | self._named
 
     def also(self, *always: str, unread: Collection[str] = (), **neutral: Any) -> Depends:
         """The same and more, for a class made from this one."""
-        own = Depends(*always, unread=self.unread | frozenset(unread), children=self.children, **neutral)
-        own.fields = {**self.fields, **own.fields}
-        return own
+        new = Depends(*always, **neutral).fields
+        had = [name for name, value in self.fields.items() if value is _NOTHING and name not in new]
+        kept = {name: value for name, value in self.fields.items() if value is not _NOTHING and name not in new}
+        return Depends(*had, *always, unread=self.unread | {*unread}, children=self.children, **kept, **neutral)
 
     def undeclared(self, part: nn.Module) -> str | None:
         """The name of something that a part has and nobody declared."""
-        own = part.__dict__
-        named = self.fields.keys() | self.unread
-        for each in own.keys() - _BASE - named:
-            if each != "forward":
-                return each
-        for held in ("_parameters", "_buffers", "_modules"):
-            for each in own[held].keys() - named:
-                if not (self.children and held != "_buffers"):
-                    return str(each)
+        own, named = part.__dict__, self._named
+        if not own.keys() <= self._own:
+            return next(iter(own.keys() - self._own))
+        if not own["_buffers"].keys() <= named:
+            return next(iter(own["_buffers"].keys() - named))
+        for held in () if self.children else (own["_parameters"], own["_modules"]):
+            if not held.keys() <= named:
+                return next(iter(held.keys() - named))
         return None
 
 
@@ -245,6 +247,10 @@ class Honoured:
     def and_also(self, *known: Known) -> Honoured:
         """The same, and these in the place of those of the same classes."""
         return Honoured(*{**self._known, **{each.kind: each for each in known}}.values())
+
+    def of(self, kind: type[nn.Module]) -> Known:
+        """What is honoured of a class of parts that is here."""
+        return self._known[kind]
 
     def __iter__(self) -> Iterator[Known]:
         return iter(self._known.values())

@@ -8,8 +8,9 @@ from dataclasses import replace
 from torch import Tensor, nn
 
 from qkv.parts.context import Context
-from qkv.parts.in_place import in_place, is_packed, only_answers, pays, plan_of
+from qkv.parts.in_place import in_place, is_packed, only_answers, pays
 from qkv.parts.spec import Depends
+from qkv.parts.tried import tried_plan
 
 
 class Stack(nn.Module):
@@ -21,7 +22,7 @@ class Stack(nn.Module):
     With an `order` blocks run by their numbers, some again and again: depth without parameters [lan2020 §3.1].
     """
 
-    depends_on = Depends("blocks", "order", "dropout", norm=None, bias=None)
+    depends_on = Depends("blocks", "order", "dropout", norm=None, bias=None, in_eight_bits=None)
 
     def __init__(
         self,
@@ -42,9 +43,9 @@ class Stack(nn.Module):
         if only_answers(x, ctx):
             wanted = None if self._forward_hooks else ctx.wanted  # who watches sees all slots
             may = pays(x) or (len(blocks) > 0 and is_packed(blocks[0]))
-            if may and (plan := plan_of(blocks, x)) is not None and (x.is_cuda or plan.own):
+            if may and (plan := tried_plan(blocks, self.norm, x, ctx)) is not None and (x.is_cuda or plan.own):
                 return self.dropout(in_place(plan, self.norm, x, ctx, wanted))
-            if wanted is not None and (plan := plan_of(blocks[-1:], x)) is not None:
+            if wanted is not None and (plan := tried_plan(blocks[-1:], self.norm, x, ctx)) is not None:
                 for block in blocks[:-1]:
                     x = block(x, ctx)
                 return self.dropout(in_place(plan, self.norm, x, ctx, wanted))

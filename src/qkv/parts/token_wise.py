@@ -15,6 +15,7 @@ from qkv.parts.linear import JoinedLinear
 from qkv.parts.norm import LayerNorm, RMSNorm
 from qkv.parts.position import Learned, Rotary, Sinusoidal
 from qkv.parts.residual import DeepNorm, Parallel, PathDropout, PostNorm, PreNorm
+from qkv.parts.spec import Known, depends_on
 from qkv.parts.stack import Stack
 
 # Parts that treat each token by itself, or by the position that the context says, and those that know of documents.
@@ -32,6 +33,12 @@ TOKEN_WISE: frozenset[type[nn.Module]] = frozenset(
 )  # fmt: skip
 
 
+BY_TOKENS = Known(
+    Attention, "heads key_value_heads key_width value_width scale dropout project out rotary",
+    visibility=lambda rule: rule in (Everything(), Causal()),
+)  # fmt: skip
+
+
 def reads_in_line(model: nn.Module) -> bool:
     """Says whether all that is inside a model may be given documents in line. A bias counts slots, so it may not."""
     return all(_fits(module) for name, module in model.named_modules() if name)
@@ -40,5 +47,7 @@ def reads_in_line(model: nn.Module) -> bool:
 def _fits(module: nn.Module) -> bool:
     if type(module) not in TOKEN_WISE or (isinstance(module, Stack) and module.bias is not None):
         return False
-    plain = (Everything(), Causal())
-    return not isinstance(module, Attention) or (module.kernel is None and module.visibility in plain)
+    says = depends_on(type(module))
+    if says is None or says.undeclared(module) is not None:
+        return False
+    return not isinstance(module, Attention) or BY_TOKENS.refusal(module) is None

@@ -26,11 +26,12 @@ from torch import Tensor, nn
 from torch.nn.modules.module import _has_any_global_hook
 
 from qkv.parts import activated_map
-from qkv.parts.attention.attention import Attention
+from qkv.parts.attention.attention import BY_CONTENT, Attention
 from qkv.parts.attention.visibility import Tokens
 from qkv.parts.block import Block
 from qkv.parts.context import Context
 from qkv.parts.feedforward import MLP, GatedMLP, programmed_name
+from qkv.parts.in_place import ANSWERS
 from qkv.parts.learned_map import learned_map
 from qkv.parts.linear import JoinedLinear
 from qkv.parts.norm import LayerNorm, RMSNorm
@@ -159,10 +160,12 @@ def _is_known(stack: Stack, x: Tensor) -> bool:
 def _step_is_known(step: Any, x: Tensor) -> bool:
     if type(step) is not PreNorm or not all(map(is_itself, (step, step.mixer, step.dropout, step.path))):
         return False
+    if any(ANSWERS.of(type(each)).refusal(each) for each in (step, step.dropout, step.path)):
+        return False
     if step.training and (step.dropout.p > 0 or step.path.rate > 0):
         return False
     # All begin with a product, for which autocast makes narrow what they are given.
-    if type(step.mixer) not in (Attention, MLP, GatedMLP):
+    if type(step.mixer) not in (Attention, MLP, GatedMLP) or ANSWERS.of(type(step.mixer)).refusal(step.mixer):
         return False
     first = _first_map(step.mixer)
     known = nn.Linear if type(step.mixer) is MLP else JoinedLinear
@@ -193,7 +196,7 @@ def _reads_few(steps: list[Any], ctx: Context) -> bool:
         return False
     rows = type(ctx.tokens) is Tokens and ctx.tokens.documents is None
     recorded = ctx.ledger is not None and ctx.ledger.keep
-    return rows and ctx.bias is None and not recorded and mixer.rotary is None and mixer.kernel is None
+    return rows and ctx.bias is None and not recorded and BY_CONTENT.refusal(mixer) is None
 
 
 def _steps_of(block: Block) -> list[Any]:

@@ -24,7 +24,7 @@ from qkv.parts.linear import JoinedLinear
 from qkv.parts.position import Rotary
 from qkv.parts.precision import narrow_type
 from qkv.parts.programs import is_itself
-from qkv.parts.spec import Depends
+from qkv.parts.spec import Depends, Known, anything
 
 
 class HeadOptions(TypedDict, total=False):
@@ -196,7 +196,11 @@ class Attention(MultiHead):
 
     def _reads_joined(self, x: Tensor, ctx: Context) -> bool:
         """Whether queries, keys and values are attended to as their one product made them."""
-        if self.kernel is not None or self.rotary is not None or (self.training and self.dropout):
+        # A compiler asks of attributes one by one.
+        by_content = self.kernel is None and self.rotary is None
+        if not by_content or (self.training and self.dropout):
+            return False
+        if not torch.compiler.is_compiling() and BY_CONTENT.refusal(self) is not None:
             return False
         if ctx.cache is not None or ctx.bias is not None or ctx.position_vectors is not None:
             return False
@@ -217,6 +221,12 @@ class Attention(MultiHead):
         q, k, v = heads_of(q, self.heads), heads_of(k, self.key_value_heads), heads_of(v, self.key_value_heads)
         mask = ctx.mask(self.visibility, ctx.tokens.part(0, count), ctx.tokens, x.device)
         return self.heads_read(q, k, v, mask, None, ctx)
+
+
+# Attention whose scores depend on queries and keys as their maps gave them, and on nothing else.
+BY_CONTENT = Known(
+    Attention, "heads key_value_heads key_width value_width scale dropout project out", visibility=anything
+)
 
 
 class CrossAttention(MultiHead):

@@ -101,6 +101,8 @@ def _note_rows(y: Tensor, ranks: int, notes: Notes) -> None:
 class _NotedJoined(JoinedLinear):
     """Joined maps of a rank, as `DividedJoinedLinear`, without numbers."""
 
+    depends_on = JoinedLinear.depends_on.also("notes", "ranks")
+
     notes: Notes
     ranks: int
 

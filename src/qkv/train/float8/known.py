@@ -16,10 +16,18 @@ from qkv.parts.linear import JoinedLinear
 from qkv.parts.norm import numbers_of
 from qkv.parts.programs import is_itself
 from qkv.parts.residual import PreNorm
+from qkv.parts.spec import Honoured, Known, anything
 from qkv.parts.stack import Stack
 from qkv.train.float8.stream import Steps, float8_stream
 from qkv.train.streamed import is_plain_norm, watched
 
+# What heads make of queries, keys and values is the attention's own.
+IN_8_BITS = Honoured(
+    Known(PreNorm, "norm mixer dropout path"),
+    Known(nn.Dropout, "p inplace"),
+    Known(Attention, "heads key_value_heads key_width value_width scale dropout project out rotary",
+          visibility=anything),
+)  # fmt: skip
 Narrowed = Mapping[nn.Module, Any]  # modules, and the ways forward in 8 bits that they were given
 
 
@@ -57,10 +65,12 @@ def _is_known_block(first: Any, second: Any, x: Tensor, narrowed: Narrowed) -> b
         if not is_plain_norm(step.norm, x):
             return False
     attention, mlp = first.mixer, second.mixer
-    # No kernel but softmax keeps what heads read among the values.
-    if type(attention) is not Attention or not is_itself(attention) or attention.kernel is not None:
+    if any(IN_8_BITS.of(type(each)).refusal(each) for each in (first, second, first.dropout, second.dropout)):
         return False
-    if type(mlp) is not MLP or programmed_name(mlp.activation) is None or type(attention.project) is not JoinedLinear:
+    # No kernel but softmax keeps what heads read among the values.
+    if type(attention) is not Attention or IN_8_BITS.of(Attention).refusal(attention) is not None:
+        return False
+    if type(mlp) is not MLP or not _is_mlp(mlp) or type(attention.project) is not JoinedLinear:
         return False
     if attention.training and (attention.dropout or mlp.dropout.p):
         return False
@@ -68,6 +78,12 @@ def _is_known_block(first: Any, second: Any, x: Tensor, narrowed: Narrowed) -> b
     as_given = all(each in narrowed and each.__dict__.get("forward") is narrowed[each] for each in (*maps, mlp))
     plain = all(type(each.weight) is nn.Parameter and each.weight.dtype == torch.float32 for each in maps)
     return as_given and plain and all(each.weight.device == x.device for each in maps)
+
+
+def _is_mlp(mlp: MLP) -> bool:
+    """Whether nothing is known of a feed-forward but what is honoured; its forward is the one in 8 bits."""
+    unknown = MLP.depends_on.undeclared(mlp) is not None or watched(mlp)
+    return not unknown and programmed_name(mlp.activation) is not None
 
 
 def _make_of(first: Any, second: Any) -> tuple[Any, ...]:

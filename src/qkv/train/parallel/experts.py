@@ -161,6 +161,8 @@ class EvenTravellers(EvenGroups):
 class HeldExperts(GroupedLinear):
     """Linear maps of all experts, of which this rank has some."""
 
+    depends_on = GroupedLinear.depends_on
+
     def forward(self, x: Tensor, groups: Groups | EvenGroups) -> Tensor:
         """Sorted rows of this rank's experts. [n inputs] → [n outputs]"""
         assert isinstance(self.weight, DTensor)

@@ -24,6 +24,7 @@ from qkv.parts.feedforward import MLP, ChunkedMLP, GatedMLP
 from qkv.parts.linear import JoinedLinear
 from qkv.parts.low_rank import AdaptedJoinedLinear, AdaptedLinear
 from qkv.parts.position import ALiBi, RelativeBuckets
+from qkv.parts.spec import Honoured, Known, anything
 from qkv.train.parallel.experts import HeldExperts
 from qkv.train.parallel.tensor_styles import BiasOfHeads, JoinedColumns
 
@@ -44,6 +45,23 @@ PLANS: dict[type[nn.Module], Plan] = {
     ChunkedMLP: _PLAIN,
     GatedMLP: {"inner": JoinedColumns(), "outer": RowwiseParallel()},
 }
+
+
+# What a rank computes with its heads or units as if they were all; kernels and maps are looked at one by one.
+_HEADS = "heads key_value_heads key_width value_width scale dropout"
+_ANY = dict.fromkeys(("project", "out", "visibility", "kernel", "rotary"), anything)
+_UNITS = dict.fromkeys(("inner", "outer", "activation"), anything)
+DIVIDED = Honoured(
+    Known(Attention, _HEADS, **_ANY),
+    Known(DrawnBlocks, f"{_HEADS} block randoms seed", **_ANY),
+    Known(BlockAttention, f"{_HEADS} block randoms seed", **_ANY),
+    Known(SharedAttention, _HEADS, **_ANY),
+    Known(GlobalAttention, _HEADS, of_marked=anything, **_ANY),
+    Known(CrossAttention, _HEADS, query=anything, **_ANY),
+    Known(MLP, "dropout", **_UNITS),
+    Known(ChunkedMLP, "dropout chunk", **_UNITS),
+    Known(GatedMLP, "dropout", **_UNITS),
+)
 
 
 def divide_tensors(model: nn.Module, mesh: DeviceMesh) -> None:
@@ -103,6 +121,9 @@ def _is_divided(name: str, module: nn.Module, ranks: int) -> bool:
 
 
 def _check_maps(name: str, module: nn.Module) -> None:
+    why = DIVIDED.of(type(module)).refusal(module)
+    if why is not None:
+        raise QkvError(f"Tensor ranks cannot share {name}, because its heads or units are not all of it: {why}.")
     for own in PLANS[type(module)]:
         linear = getattr(module, own)
         if isinstance(linear, AdaptedLinear | AdaptedJoinedLinear):

@@ -54,6 +54,8 @@ class DividedJoinedLinear(JoinedLinear):
     of each map in the maps' order.
     """
 
+    depends_on = JoinedLinear.depends_on.also("mesh")
+
     mesh: DeviceMesh
 
     def matrix(self) -> Tensor:
@@ -76,6 +78,8 @@ class DividedJoinedLinear(JoinedLinear):
 class DividedBuckets(RelativeBuckets):
     """The biases of a rank's own heads."""
 
+    depends_on = RelativeBuckets.depends_on.also("mesh")
+
     mesh: DeviceMesh
 
     def table(self) -> Tensor:
@@ -84,6 +88,8 @@ class DividedBuckets(RelativeBuckets):
 
 class DividedALiBi(ALiBi):
     """The slopes of a rank's own heads; nothing is learned of them, so that all are kept."""
+
+    depends_on = ALiBi.depends_on.also("mesh")
 
     mesh: DeviceMesh
 
