@@ -22,6 +22,7 @@ from qkv.models.text_model import TextModel
 from qkv.models.unfilled import Undrawn, Unfilled
 from qkv.weights.config_map import ConfigMap
 from qkv.weights.extent import check_extent
+from qkv.weights.read_back import check_parts, check_read_back
 from qkv.weights.rules import Map, Spelling, as_it_is, check_kinds, to_ours, to_theirs
 from qkv.weights.save import CONFIG_FILE, tensors_of
 from qkv.weights.sentence_folder import write_sentence_folder
@@ -192,6 +193,7 @@ def published_config(model: Model, families: Mapping[str, PublishedFamily]) -> d
     from qkv.models.attention_choice import must_be_own  # with all kinds of attention, which reading does not need
 
     must_be_own(model)
+    check_parts(model)
     published = family_of(model, families)
     head = head_of(model)
     kind = "" if head is None else head.kind
@@ -222,6 +224,7 @@ def save_published(
     theirs = to_theirs(published.rules(model.sizes, head), tensors_of(model))
     if config["architectures"] == [published.architectures.get("states")]:  # without a head, so without a prefix
         theirs = {name.removeprefix(published.base): tensor for name, tensor in theirs.items()}
+    check_read_back(model, published, config, theirs)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         write_shards(folder, theirs, shard_bytes)
