@@ -169,10 +169,10 @@ class Attention(MultiHead):
     def _normed(self, maps: tuple[Tensor, ...]) -> tuple[Tensor, Tensor, Tensor]:
         """In heads, each query and key of a head normed by itself. [yang2025 §2]"""
         q, k, v = maps
-        q, k, v = heads_of(q, self.heads), heads_of(k, self.key_value_heads), heads_of(v, self.key_value_heads)
+        q, k = q.unflatten(-1, (self.heads, -1)), k.unflatten(-1, (self.key_value_heads, -1))
         q = q if self.query_norm is None else self.query_norm(q)
         k = k if self.key_norm is None else self.key_norm(k)
-        return q, k, v
+        return q.transpose(1, 2), k.transpose(1, 2), heads_of(v, self.key_value_heads)
 
     def forward(self, x: Tensor, ctx: Context) -> Tensor:
         return self.out(self.hidden(x, ctx))
