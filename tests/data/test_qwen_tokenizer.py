@@ -1,4 +1,4 @@
-"""Qwen's tokenizer and conversations as published, against the reference library: every id, from either kind of file."""
+"""Qwen's tokenizer and conversations as published, against the reference library: every id, from all its files."""
 
 import json
 from pathlib import Path

@@ -93,7 +93,9 @@ def answers(model: nn.Module, given: Tensor) -> tuple[Tensor, dict[str, Tensor |
 
 
 @pytest.mark.parametrize("change", [None, with_bias_off, with_frozen_parts])
-@pytest.mark.parametrize(("make", "given", "sums"), [(gpt2, IDS, 7), (vit, PICTURES, 5), (llama, IDS, 5), (qwen3, IDS, 5)])
+@pytest.mark.parametrize(
+    ("make", "given", "sums"), [(gpt2, IDS, 7), (vit, PICTURES, 5), (llama, IDS, 5), (qwen3, IDS, 5)]
+)
 def test_answers_and_gradients_are_those_of_the_modules(
     waiting: list[tuple[int, ...]], make: Any, given: Tensor, sums: int, change: Any
 ) -> None:
