@@ -86,6 +86,8 @@ CASES = {
     "t5": ({"vocabulary": 96, "width": 32, "key_width": 16, "hidden": 64, "heads": 2}, None),
     "switch": ({"vocabulary": 96, "width": 32, "key_width": 16, "hidden": 64, "heads": 2, "experts": 4}, None),
     "llama": ({"vocabulary": 96, "width": 32, "hidden": 64, "heads": 4, "key_value_heads": 2, "layers": 2}, None),
+    "qwen3": ({"vocabulary": 96, "width": 32, "hidden": 64, "heads": 4, "key_value_heads": 2, "head_width": 16,
+               "layers": 2}, None),
     "reformer": ({"vocabulary": 96, "width": 64, "line_width": 32, "hidden": 64, "heads": 2, "head_width": 32,
                   "layers": 2}, None),
     "vit": ({"image": 16, "patch": 4, "width": 32, "hidden": 64, "heads": 2, "layers": 2}, None),

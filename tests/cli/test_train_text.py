@@ -94,10 +94,11 @@ def test_a_language_model_is_trained_and_runs(data: Path, tmp_path: Path) -> Non
     paste_next(outcome, tmp_path)
 
 
-@pytest.mark.parametrize("family", ["gpt1", "gpt3", "gpt-neo", "llama"])
+@pytest.mark.parametrize("family", ["gpt1", "gpt3", "gpt-neo", "llama", "qwen3"])
 def test_other_families_learn_to_write(family: str, data: Path, tmp_path: Path) -> None:
     size = "width=16,heads=2,layers=1"
-    size += {"gpt3": ",head_width=8,hidden=32", "llama": ",key_value_heads=1,hidden=32"}.get(family, "")
+    more = {"gpt3": "head_width=8", "llama": "key_value_heads=1", "qwen3": "key_value_heads=1,head_width=4"}
+    size += f",{more[family]},hidden=32" if family in more else ""
     own = ["--data", data / "verses.txt", "--blank-lines", "--tokenizer", "bpe:280", "--family", family, "--size", size]
     outcome = well(qkv("train", "lm", *own, "--length", "32", *STEPS, "--out", tmp_path / "lm"))
     paste_next(outcome, tmp_path)

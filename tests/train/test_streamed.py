@@ -15,6 +15,7 @@ from qkv.models.catalogue import build
 from qkv.models.gpt2 import GPT2Sizes
 from qkv.models.head_choice import HeadChoice
 from qkv.models.llama import LlamaSizes
+from qkv.models.qwen3 import Qwen3Sizes
 from qkv.models.vit import ViTSizes
 from qkv.parts.sum_norm import sum_norm
 from qkv.train import streamed
@@ -39,6 +40,11 @@ def vit() -> nn.Module:
 def llama() -> nn.Module:
     sizes = LlamaSizes(vocabulary=23, positions=16, width=16, hidden=24, heads=2, key_value_heads=1, layers=2)
     return build("llama", sizes, HeadChoice("language"))
+
+
+def qwen3() -> nn.Module:
+    sizes = {"vocabulary": 23, "positions": 16, "width": 16, "hidden": 24, "heads": 2, "head_width": 4, "layers": 2}
+    return build("qwen3", Qwen3Sizes(key_value_heads=1, **sizes), HeadChoice("language"))
 
 
 def with_bias_off(model: Any) -> None:
@@ -87,7 +93,9 @@ def answers(model: nn.Module, given: Tensor) -> tuple[Tensor, dict[str, Tensor |
 
 
 @pytest.mark.parametrize("change", [None, with_bias_off, with_frozen_parts])
-@pytest.mark.parametrize(("make", "given", "sums"), [(gpt2, IDS, 7), (vit, PICTURES, 5), (llama, IDS, 5)])
+@pytest.mark.parametrize(
+    ("make", "given", "sums"), [(gpt2, IDS, 7), (vit, PICTURES, 5), (llama, IDS, 5), (qwen3, IDS, 5)]
+)
 def test_answers_and_gradients_are_those_of_the_modules(
     waiting: list[tuple[int, ...]], make: Any, given: Tensor, sums: int, change: Any
 ) -> None:

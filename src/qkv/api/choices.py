@@ -50,6 +50,10 @@ DESK_SIZES: dict[str, dict[str, Any]] = {
     "llama": {
         "positions": 256, "width": 256, "hidden": 768, "heads": 4, "key_value_heads": 2, "layers": 4, "tied": True,
     },
+    "qwen3": {
+        "positions": 256, "width": 256, "hidden": 768, "heads": 4, "key_value_heads": 2, "head_width": 64, "layers": 4,
+        "tied": True,
+    },
     "t5": {
         "width": 256, "key_width": 64, "hidden": 1024, "heads": 4, "encoder_layers": 3, "decoder_layers": 3,
     },

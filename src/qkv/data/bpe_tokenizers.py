@@ -1,4 +1,4 @@
-"""Published byte-pair encodings in a `vocab.json` with a `merges.txt`: GPT-1, GPT-2, RoBERTa and CLIP."""
+"""Published byte-pair encodings in a `vocab.json` with a `merges.txt`: GPT-1, GPT-2, RoBERTa, CLIP and Qwen."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -6,6 +6,7 @@ from typing import Any
 
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
+from qkv.data.gguf_tokenizer import QWEN2, split_by
 from qkv.data.token_roles import TokenizerNotes, frame, number_of, token_text
 from qkv.data.tokenizer_files import LibraryErrors, check_merges, read_ids, read_merges
 from qkv.errors import QkvError
@@ -33,6 +34,14 @@ def byte_level(folder: Path, config: Mapping[str, Any]) -> Tokenizer:
     tokenizer = Tokenizer(merging(folder))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=bool(config.get("add_prefix_space", False)))
     tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
+
+
+def qwen_tokenizer(folder: Path, config: Mapping[str, Any]) -> Tokenizer:
+    """The same with characters composed, and words and numbers cut in another way; nothing stands around a text."""
+    tokenizer = byte_level(folder, config)
+    tokenizer.normalizer = normalizers.NFC()
+    tokenizer.pre_tokenizer = split_by([QWEN2], bool(config.get("add_prefix_space", False)))
     return tokenizer
 
 

@@ -114,13 +114,16 @@ def merged(facts: Mapping[str, Any], tokens: Sequence[str]) -> Tokenizer:
     with LibraryErrors("The GGUF file's merges do not fit its tokens"):
         model = models.BPE(vocab=ids_of(tokens), merges=merges_in(facts, tokens), ignore_merges=name in WHOLE_WORDS)
     tokenizer = Tokenizer(model)
-    splits = [pre_tokenizers.Split(Regex(expression), "isolated") for expression in SPLITS[name]]
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [*splits, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
-    )
+    tokenizer.pre_tokenizer = split_by(SPLITS[name])
     tokenizer.decoder = decoders.ByteLevel()
     add_marked(tokenizer, facts, tokens)
     return tokenizer
+
+
+def split_by(expressions: Sequence[str], space: bool = False) -> pre_tokenizers.PreTokenizer:
+    """Bytes of what the expressions split a text into, one after another; with a space put before it, or not."""
+    splits = [pre_tokenizers.Split(Regex(expression), "isolated") for expression in expressions]
+    return pre_tokenizers.Sequence([*splits, pre_tokenizers.ByteLevel(add_prefix_space=space, use_regex=False)])
 
 
 def scored(facts: Mapping[str, Any], tokens: Sequence[str]) -> Tokenizer:

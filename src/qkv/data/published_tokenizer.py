@@ -4,7 +4,7 @@
 |----------------------------------------|------------------------------------------------------------------|
 | `tokenizer.json`                       | any, as the tokenizers library saves it                          |
 | `vocab.txt`                            | BERT's WordPiece                                                 |
-| `vocab.json`, `merges.txt`             | byte-level BPE (GPT-2, RoBERTa, CLIP) or BPE of words (GPT-1)    |
+| `vocab.json`, `merges.txt`             | byte-level BPE (GPT-2, RoBERTa, CLIP, Qwen) or of words (GPT-1)  |
 | `spiece.model`, `tokenizer.model`      | SentencePiece (T5, ALBERT, Llama)                                |
 | `source.spm`, `target.spm`, `vocab.json` | SentencePiece for each side of a Marian translator             |
 | `tokenizer.bin`                        | that of llama2.c                                                 |
@@ -47,6 +47,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "mask_token": "<mask>",
     },
     "clip": dict.fromkeys(("eos_token", "unk_token", "pad_token"), "<|endoftext|>") | {"bos_token": "<|startoftext|>"},
+    "qwen": dict.fromkeys(("eos_token", "unk_token", "pad_token"), "<|endoftext|>"),
     "t5": {"eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"},
     "albert": {
         "bos_token": "[CLS]",
@@ -70,6 +71,7 @@ CLASSES = {
     "OpenAIGPTTokenizer": "gpt1",
     "RobertaTokenizer": "roberta",
     "CLIPTokenizer": "clip",
+    "Qwen2Tokenizer": "qwen",
     "T5Tokenizer": "t5",
     "AlbertTokenizer": "albert",
     "LlamaTokenizer": "llama",
@@ -82,6 +84,7 @@ MODELS = {
     "openai-gpt": "gpt1",
     "roberta": "roberta",
     "clip": "clip",
+    **dict.fromkeys(("qwen2", "qwen3"), "qwen"),
     "albert": "albert",
     "llama": "llama",
     "marian": "marian",
@@ -98,7 +101,7 @@ KINDS_OF_VALUES: dict[str, type | tuple[type, ...]] = {
 }
 FILES = {
     "bert": "vocab.txt",
-    **dict.fromkeys(("gpt2", "gpt1", "roberta", "clip"), "merges.txt"),
+    **dict.fromkeys(("gpt2", "gpt1", "roberta", "clip", "qwen"), "merges.txt"),
     **dict.fromkeys(("t5", "albert"), "spiece.model"),
     "llama": "tokenizer.model",
     "marian": "source.spm",
@@ -108,7 +111,13 @@ FILES = {
 def builders() -> dict[str, Callable[[Path, dict[str, Any]], Tokenizer]]:
     """How tokenizers are made of other files than `tokenizer.json`: opened where a folder has no such file."""
     from qkv.data.bert_tokenizer import bert_tokenizer
-    from qkv.data.bpe_tokenizers import clip_tokenizer, gpt1_tokenizer, gpt2_tokenizer, roberta_tokenizer
+    from qkv.data.bpe_tokenizers import (
+        clip_tokenizer,
+        gpt1_tokenizer,
+        gpt2_tokenizer,
+        qwen_tokenizer,
+        roberta_tokenizer,
+    )
     from qkv.data.piece_tokenizers import albert_tokenizer, llama_tokenizer, t5_tokenizer
 
     return {
@@ -117,6 +126,7 @@ def builders() -> dict[str, Callable[[Path, dict[str, Any]], Tokenizer]]:
         "gpt1": gpt1_tokenizer,
         "roberta": roberta_tokenizer,
         "clip": clip_tokenizer,
+        "qwen": qwen_tokenizer,
         "t5": t5_tokenizer,
         "albert": albert_tokenizer,
         "llama": llama_tokenizer,

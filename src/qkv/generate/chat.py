@@ -4,7 +4,9 @@
     What is two and two?<|im_end|>
     <|im_start|>assistant
 
-What a person writes is encoded as plain text: a message that spells a special token stays a message.
+What a person writes is encoded as plain text: a message that spells a special token stays a message. No template of a
+model folder is run: one that leaves out what an assistant thought before it answered, as Qwen3's does, is followed by
+giving the answers alone.
 """
 
 from __future__ import annotations

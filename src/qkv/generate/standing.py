@@ -52,7 +52,7 @@ KNOWN = Honoured(
     Known(Admin, "mixer norm dropout omega"), Known(DeepNorm, "mixer norm dropout alpha"),
     Known(Parallel, "norm mixers dropout"), Known(PathDropout, "rate"), Known(PostNorm, "mixer norm dropout"),
     Known(PreNorm, "norm mixer dropout path"), Known(ReZero, "mixer dropout alpha"),
-    Known(Attention, f"{_HEADS} rotary", visibility=_is_usual),
+    Known(Attention, f"{_HEADS} rotary query_norm key_norm", visibility=_is_usual),
     Known(CrossAttention, f"{_HEADS} query", visibility=_is_usual),
     Known(Embed, "tokens dropout segments norm project position"), Known(TokenEmbedding, "weight scale"),
     Known(MLP, "inner outer dropout", activation=_is_named),

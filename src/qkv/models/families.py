@@ -29,6 +29,7 @@ _FILES = {
     "gpt-neo": "gpt_neo",
     "llama": "llama",
     "mixtral": "mixtral",
+    "qwen3": "qwen3",
     "reformer": "reformer",
     "vit": "vit",
     "deit": "deit",

@@ -126,15 +126,21 @@ SIZES = {
 
 
 def llama(sizes: LlamaSizes, head: HeadChoice) -> TextModel:
+    return assemble(sizes, head, gated(sizes))
+
+
+def gated(sizes: LlamaSizes) -> Callable[[], GatedMLP]:
     activation = find_activation(sizes.activation)
-    feed_forward = partial(GatedMLP, sizes.width, sizes.hidden, activation, bias=sizes.feed_forward_bias)
-    model = assemble(sizes, head, feed_forward)
-    initialise_normal(model)
-    return model
+    return partial(GatedMLP, sizes.width, sizes.hidden, activation, bias=sizes.feed_forward_bias)
 
 
-def assemble(sizes: LlamaSizes, head: HeadChoice, feed_forward: Callable[[], nn.Module]) -> TextModel:
-    """The model with this feed-forward in each block."""
+def assemble(
+    sizes: LlamaSizes,
+    head: HeadChoice,
+    feed_forward: Callable[[], nn.Module],
+    head_norm: Callable[[], RMSNorm | None] = lambda: None,
+) -> TextModel:
+    """The model with this feed-forward in each block, and these norms of queries and keys."""
     width, head_width = sizes.width, sizes.head_width or sizes.width // sizes.heads
     norm = partial(RMSNorm, width, sizes.epsilon)
     rotary = Rotary(stretched_rates(sizes, head_width), rotate_halves)
@@ -150,18 +156,22 @@ def assemble(sizes: LlamaSizes, head: HeadChoice, feed_forward: Callable[[], nn.
             scale=sizes.sharpness**2 * head_width**-0.5,
             visibility=Causal() if sizes.window is None else Causal() & Window(sizes.window),
             dropout=sizes.attention_dropout,
+            query_norm=head_norm(),
+            key_norm=head_norm(),
             rotary=rotary,
         )
         return Block(attention=PreNorm(norm(), attention), feed_forward=PreNorm(norm(), feed_forward()))
 
     tokens = TokenEmbedding(sizes.vocabulary, width)
     language = partial(TiedHead, tokens) if sizes.tied else partial(LogitHead, width, sizes.vocabulary)
-    return TextModel(
+    model = TextModel(
         embed=Embed(tokens),
         stack=Stack([block() for _ in range(sizes.layers)], norm()),
         head=make_head(head, width, {"language": language}, pool=LastToken, dropout=sizes.head_dropout, bias=False),
         longest=sizes.positions,
     )
+    initialise_normal(model)
+    return model
 
 
 def stretched_rates(sizes: LlamaSizes, head_width: int) -> Tensor:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from qkv.errors import QkvError
 from qkv.models.family import DECODER_HEADS, Family
 from qkv.models.head_choice import HeadChoice
-from qkv.models.initial import initialise_normal
 from qkv.models.llama import LlamaSizes, assemble
 from qkv.models.text_model import TextModel
 from qkv.parts.experts import GatedExperts
@@ -49,9 +48,7 @@ def mixtral(sizes: MixtralSizes, head: HeadChoice) -> TextModel:
         router = Router(sizes.width, sizes.experts, sizes.chosen, shares=of_chosen)
         return GatedExperts(sizes.width, sizes.hidden, router, activation)
 
-    model = assemble(sizes, head, experts)
-    initialise_normal(model)
-    return model
+    return assemble(sizes, head, experts)
 
 
 FAMILIES = (

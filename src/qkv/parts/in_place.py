@@ -79,7 +79,11 @@ ANSWERS = Honoured(
     Known(nn.Dropout, "p inplace"),
     Known(LayerNorm, "weight bias eps"),
     Known(RMSNorm, "weight epsilon"),
-    Known(Attention, _HEADS, **dict.fromkeys(("project", "visibility", "kernel", "rotary"), anything)),
+    Known(
+        Attention,
+        _HEADS,
+        **dict.fromkeys(("project", "visibility", "kernel", "rotary", "query_norm", "key_norm"), anything),
+    ),
     Known(MLP, "outer dropout", **_MIXERS),
     Known(GatedMLP, "outer dropout", **_MIXERS),
     Known(nn.Linear, "weight bias"),

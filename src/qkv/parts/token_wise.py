@@ -34,7 +34,7 @@ TOKEN_WISE: frozenset[type[nn.Module]] = frozenset(
 
 
 BY_TOKENS = Known(
-    Attention, "heads key_value_heads key_width value_width scale dropout project out rotary",
+    Attention, "heads key_value_heads key_width value_width scale dropout project out rotary query_norm key_norm",
     visibility=lambda rule: rule in (Everything(), Causal()),
 )  # fmt: skip
 

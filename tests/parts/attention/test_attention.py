@@ -1,6 +1,7 @@
 """Multi-head attention: against torch's own, against itself computed another way, and what it hands to the ledger."""
 
 import inspect
+from typing import Any
 
 import pytest
 import torch
@@ -13,7 +14,8 @@ from qkv.parts.attention.kernels.flash import flash
 from qkv.parts.attention.kernels.fused import fused
 from qkv.parts.attention.visibility import Causal, NotPadding, SameDocument, Tokens, Window
 from qkv.parts.context import Context, Ledger
-from qkv.parts.position import Rotary, rotary_rates
+from qkv.parts.norm import RMSNorm
+from qkv.parts.position import Rotary, rotary_rates, rotate_halves
 from tests.parts.attention.cases import documents
 
 WIDTH, HEADS = 12, 4
@@ -122,6 +124,51 @@ def test_key_width_value_width_and_scale_are_independent() -> None:
         weights = torch.softmax(head("query", i, 5) @ head("key", i, 5).mT * 0.7, -1)
         expected = expected + weights @ head("value", i, 2) @ state["out.weight"][:, 2 * i : 2 * i + 2].T
     torch.testing.assert_close(mixer(x, plain(4)), expected, atol=1e-5, rtol=1e-5)
+
+
+def norms(names: tuple[str, ...], width: int) -> dict[str, Any]:
+    return {f"{name}_norm": noisy(RMSNorm(width, 1e-2)) for name in names}
+
+
+NORMED = [("query",), ("key",), ("query", "key")]
+
+
+@pytest.mark.parametrize("normed", NORMED, ids="-".join)
+@torch.no_grad()
+def test_queries_and_keys_are_normed_by_head_before_they_are_turned(normed: tuple[str, ...]) -> None:
+    """By the equation, head by head; heads of a layer share one scale. [yang2025 §2]"""
+    rotary = Rotary(rotary_rates(4, 10.0), rotate_halves)
+    options = norms(normed, 4)
+    mixer = noisy(Attention(WIDTH, 3, key_value_heads=1, key_width=4, rotary=rotary, **options))
+    x, positions = torch.randn(2, 5, WIDTH), torch.arange(5)
+    maps = dict(zip(("query", "key", "value"), mixer.project(x), strict=True))
+
+    def head(part: str, i: int) -> Tensor:
+        each = maps[part][..., 4 * i : 4 * i + 4]
+        if part in normed:
+            gain = mixer.state_dict()[f"{part}_norm.weight"]
+            each = each / (each.square().mean(-1, keepdim=True) + 1e-2).sqrt() * gain
+        return rotary(each[:, None], positions)[:, 0]
+
+    weights = [torch.softmax(head("query", i) @ head("key", 0).mT / 2, -1) for i in range(3)]
+    expected = mixer.out(torch.cat([each @ maps["value"] for each in weights], -1))
+    torch.testing.assert_close(mixer(x, plain(5)), expected, atol=1e-5, rtol=1e-5)
+    unnormed = Attention(WIDTH, 3, key_value_heads=1, key_width=4, rotary=rotary)
+    unnormed.load_state_dict(mixer.state_dict(), strict=False)
+    assert not torch.allclose(unnormed(x, plain(5)), expected, atol=1e-2)
+
+
+@pytest.mark.parametrize("normed", NORMED, ids="-".join)
+@torch.no_grad()
+def test_normed_queries_and_keys_are_read_alike_by_every_way_in(normed: tuple[str, ...]) -> None:
+    """The first slots alone, maps that another has made, and never as their one product made them."""
+    plain_mixer, x = Attention(WIDTH, HEADS), torch.randn(2, 5, WIDTH)
+    assert plain_mixer._reads_joined(x, plain(5))
+    mixer = noisy(Attention(WIDTH, HEADS, **norms(normed, 3)))
+    assert not mixer._reads_joined(x, plain(5))
+    expected = mixer.hidden(x, plain(5))
+    torch.testing.assert_close(mixer.hidden_of_maps(mixer.project(x), plain(5)), expected)
+    torch.testing.assert_close(mixer.hidden_of_first(x, plain(5), 2), expected[:, :2])
 
 
 @pytest.mark.parametrize("kernel", [exact, fused, flash, None])

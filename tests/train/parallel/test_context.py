@@ -40,6 +40,7 @@ CASES = {
     "gpt2 in float32": Case("gpt2", 33, documents=3, dtype=torch.float32),
     "llama with grouped queries": Case("llama", 9),
     "llama in packed rows of the longest": Case("llama", POSITIONS, documents=5),
+    "qwen3, whose keys are normed before they are gathered": Case("qwen3", 9),
     "gpt_neo, far and near": Case("gpt-neo", 21),
     "gpt_neo in packed rows": Case("gpt-neo", 21, documents=3),
     "a window": Case("gpt2", 19, attention="window:4"),

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from qkv.errors import QkvError
-from qkv.models import big_bird, gpt1, gpt_neo, llama, longformer, reformer
+from qkv.models import big_bird, gpt1, gpt_neo, llama, longformer, qwen3, reformer
 from qkv.models.catalogue import build, count_parameters
 from qkv.weights.maps.catalogue import PUBLISHED
 from qkv.weights.published import save_published
@@ -110,6 +110,17 @@ CONFIGS = {
         rms_norm_eps=1e-6, rope_theta=1000000.0, sliding_window=32768, tie_word_embeddings=True, use_mrope=False,
         use_sliding_window=False,
     ),
+    "Qwen3 0.6B": of_llama_kind(
+        "qwen3", 1024, 3072, 28, 16, 151936, 40960, architectures=["Qwen3ForCausalLM"], attention_bias=False,
+        attention_dropout=0.0, head_dim=128, max_window_layers=28, num_key_value_heads=8, rms_norm_eps=1e-6,
+        rope_scaling=None, rope_theta=1000000, sliding_window=None, tie_word_embeddings=True, use_sliding_window=False,
+    ),
+    "Qwen3 32B, by a newer version": of_llama_kind(
+        "qwen3", 5120, 25600, 64, 64, 151936, 40960, architectures=["Qwen3ForCausalLM"], attention_bias=False,
+        attention_dropout=0.0, head_dim=128, layer_types=["full_attention"] * 64, max_window_layers=64,
+        num_key_value_heads=8, rms_norm_eps=1e-6, rope_parameters={"rope_theta": 1000000, "rope_type": "default"},
+        sliding_window=None, tie_word_embeddings=False, use_sliding_window=False, dtype="bfloat16", pad_token_id=None,
+    ),
 }  # fmt: skip
 COUNTS = {
     "Llama 3.1 8B": 8_030_261_248,
@@ -125,6 +136,8 @@ SAME_AS = {
     "Llama 1 7B": llama.SIZES["1-7b"],
     "Llama 2 70B": llama.SIZES["2-70b"],
     "SmolLM2 135M": llama.SIZES["smollm2-135m"],
+    "Qwen3 0.6B": qwen3.SIZES["0.6b"],
+    "Qwen3 32B, by a newer version": qwen3.SIZES["32b"],
 }
 
 

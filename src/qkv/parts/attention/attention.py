@@ -21,6 +21,7 @@ from qkv.parts.attention.stretches import Stretches, by_stretches
 from qkv.parts.attention.visibility import Everything, Mask, Rule, Tokens
 from qkv.parts.context import Context, Ledger
 from qkv.parts.linear import JoinedLinear
+from qkv.parts.norm import RMSNorm
 from qkv.parts.position import Rotary
 from qkv.parts.precision import narrow_type
 from qkv.parts.programs import is_itself
@@ -144,13 +145,23 @@ class Attention(MultiHead):
     Where the context has position vectors, they are added to what queries and keys are made of. [carion2020 §A.3]
     """
 
-    depends_on = MultiHead.depends_on.also("project", rotary=None)
+    depends_on = MultiHead.depends_on.also("project", query_norm=None, key_norm=None, rotary=None)
 
-    def __init__(self, width: int, heads: int, *, rotary: Rotary | None = None, **options: Unpack[HeadOptions]) -> None:
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        *,
+        query_norm: RMSNorm | None = None,
+        key_norm: RMSNorm | None = None,
+        rotary: Rotary | None = None,
+        **options: Unpack[HeadOptions],
+    ) -> None:
+
         super().__init__(width, heads, **options)
         sizes = {"query": self.query_size, "key": self.key_size, "value": self.value_size}
         self.project = JoinedLinear(width, sizes, bias=self.biases)
-        self.rotary = rotary
+        self.query_norm, self.key_norm, self.rotary = query_norm, key_norm, rotary
 
     def projected(self, x: Tensor, ctx: Context) -> tuple[Tensor, Tensor, Tensor]:
         """Queries [b h s d], keys [b g s d] and values [b g s e] of the stream, turned by their positions."""
@@ -158,12 +169,19 @@ class Attention(MultiHead):
         return self._in_heads(self.project(x) if placed is None else self.project.with_last_of(x + placed, x), ctx)
 
     def _in_heads(self, maps: tuple[Tensor, ...], ctx: Context) -> tuple[Tensor, Tensor, Tensor]:
-        q, k, v = maps
-        q, k, v = heads_of(q, self.heads), heads_of(k, self.key_value_heads), heads_of(v, self.key_value_heads)
+        q, k, v = self._normed(maps)
         if self.rotary is not None:
             positions = ctx.position_ids(q.device)
             q, k = self.rotary(q, positions), self.rotary(k, positions)
         return q, k, v
+
+    def _normed(self, maps: tuple[Tensor, ...]) -> tuple[Tensor, Tensor, Tensor]:
+        """In heads, each query and key of a head normed by itself. [yang2025 §2]"""
+        q, k, v = maps
+        q, k = q.unflatten(-1, (self.heads, -1)), k.unflatten(-1, (self.key_value_heads, -1))
+        q = q if self.query_norm is None else self.query_norm(q)
+        k = k if self.key_norm is None else self.key_norm(k)
+        return q.transpose(1, 2), k.transpose(1, 2), heads_of(v, self.key_value_heads)
 
     def forward(self, x: Tensor, ctx: Context) -> Tensor:
         return self.out(self.hidden(x, ctx))
@@ -202,6 +220,8 @@ class Attention(MultiHead):
             return False
         if not torch.compiler.is_compiling() and BY_CONTENT.refusal(self) is not None:
             return False
+        if self.query_norm is not None or self.key_norm is not None:
+            return False
         if ctx.cache is not None or ctx.bias is not None or ctx.position_vectors is not None:
             return False
         recorded = ctx.ledger is not None and ctx.ledger.wants("weights")
@@ -217,8 +237,7 @@ class Attention(MultiHead):
 
     def hidden_of_first(self, x: Tensor, ctx: Context, count: int) -> Tensor:
         """The same for the first `count` slots of each row, where neither positions nor a bias play a part."""
-        q, k, v = self.project.with_first_of(x[:, :count], x)
-        q, k, v = heads_of(q, self.heads), heads_of(k, self.key_value_heads), heads_of(v, self.key_value_heads)
+        q, k, v = self._normed(self.project.with_first_of(x[:, :count], x))
         mask = ctx.mask(self.visibility, ctx.tokens.part(0, count), ctx.tokens, x.device)
         return self.heads_read(q, k, v, mask, None, ctx)
 

@@ -64,15 +64,13 @@ def attend(call: AttentionCall, place: torch.device, order: tuple[str, ...], cas
     q, k, v, mask = cast((call.q, call.k, call.v, call.mask))
     causal, dropout, scale, grouped = call.causal, call.dropout, call.scale, call.grouped
     if place.type == "cpu":
-        if grouped:
-            k, v = _for_each_head(q, k, v)
         given = q, k, v, dropout, causal
         made: Tensor
         if dropout == 0 and (mask is None or not mask.requires_grad):
             mask = _added(mask, q)
             made = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(*given, attn_mask=mask, scale=scale)[0]
             return made
-        return _by_products(q, k, v, mask, dropout, causal, scale, False)
+        return _by_products(q, k, v, mask, dropout, causal, scale, grouped)
     kept = any(x.requires_grad for x in (q, k, v)) and torch.is_grad_enabled()
     for name in order:
         if not _takes(name, q, v, mask, grouped):

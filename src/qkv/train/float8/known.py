@@ -25,7 +25,7 @@ from qkv.train.streamed import is_plain_norm, watched
 IN_8_BITS = Honoured(
     Known(PreNorm, "norm mixer dropout path"),
     Known(nn.Dropout, "p inplace"),
-    Known(Attention, "heads key_value_heads key_width value_width scale dropout project out rotary",
+    Known(Attention, "heads key_value_heads key_width value_width scale dropout project out rotary query_norm key_norm",
           visibility=anything),
 )  # fmt: skip
 Narrowed = Mapping[nn.Module, Any]  # modules, and the ways forward in 8 bits that they were given

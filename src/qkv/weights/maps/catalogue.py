@@ -23,6 +23,7 @@ _PLACES = {
     "llama": ("llama", "LLAMA"),
     "mistral": ("llama", "MISTRAL"),
     "qwen2": ("llama", "QWEN2"),
+    "qwen3": ("qwen3", "QWEN3"),
     "mixtral": ("mixtral", "MIXTRAL"),
     "reformer": ("reformer", "REFORMER"),
     "marian": ("marian", "MARIAN"),

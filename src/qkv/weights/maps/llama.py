@@ -15,7 +15,7 @@ from qkv.weights.published import PublishedFamily
 from qkv.weights.rules import Copy, Drop, Map, Rename, rename_modules
 
 BLOCK = "stack.blocks.{}"
-BASES = {"spans": "transformer."}  # of Llama and Qwen2; Mistral's names begin alike everywhere
+BASES = {"spans": "transformer."}  # of Llama and Qwen; Mistral's names begin alike everywhere
 
 # fmt: off
 NORMS_AND_TOKENS = [
@@ -59,8 +59,12 @@ def rules_but_feed_forward(sizes: LlamaSizes, head: HeadChoice | None, base: str
     ]
 
 
+def base_of(head: HeadChoice | None) -> str:
+    return BASES.get("" if head is None else head.kind, "model.")
+
+
 def _rules_with_bases(sizes: LlamaSizes, head: HeadChoice | None) -> Map:
-    return rules(sizes, head, BASES.get("" if head is None else head.kind, "model."))
+    return rules(sizes, head, base_of(head))
 
 
 def _read_biases(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -68,6 +72,10 @@ def _read_biases(config: Mapping[str, Any]) -> dict[str, Any]:
     bias = config.get("attention_bias", False)
     return {"attention_bias": bias, "output_bias": bias}
 
+
+ATTENTION_BIAS = Together(
+    frozenset({"attention_bias"}), _read_biases, lambda sizes: {"attention_bias": sizes.attention_bias}
+)
 
 COMMON = (
     Size("vocab_size", "vocabulary"),
@@ -86,17 +94,25 @@ HEAD_WIDTH = Size("head_dim", "head_width", absent=None)
 
 
 def _read_layers(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Qwen2's queries, keys and values have biases; its layers see all, or are not read here."""
-    layers = config.get("layer_types") or []
-    if any(layer != "full_attention" for layer in layers):
-        raise QkvError("Qwen2 here sees all tokens in all layers; the config.json asks for other layer_types.")
-    return {"attention_bias": True, "output_bias": False}
+    """Qwen's layers see all, or are not read here."""
+    if any(layer != "full_attention" for layer in config.get("layer_types") or []):
+        raise QkvError("Qwen here sees all tokens in all layers; the config.json asks for other layer_types.")
+    return {}
+
+
+LAYERS = Together(frozenset({"layer_types"}), _read_layers, lambda sizes: {})
+WITHOUT_WINDOW = {"use_sliding_window": (False,)}
+OF_NO_WINDOW = frozenset({"sliding_window", "max_window_layers"})  # of layers that there are none of
 
 
 def complete(sizes: dict[str, Any]) -> dict[str, Any]:
     """What a configuration leaves out, and a head's width left out where it follows from the rest."""
     if sizes.get("head_width") and sizes["head_width"] * sizes["heads"] == sizes["width"]:
         sizes = {**sizes, "head_width": None}
+    return with_key_heads(sizes)
+
+
+def with_key_heads(sizes: dict[str, Any]) -> dict[str, Any]:
     return {**sizes, "key_value_heads": sizes["key_value_heads"] or sizes["heads"]}
 
 
@@ -124,12 +140,7 @@ LLAMA = PublishedFamily(
         fixed={"model_type": ("llama",)},
         fixed_by_default={},
         never={"rope_interleaved": (False,)},  # the order of a head's rows
-        together=(
-            ROTARY,
-            Together(
-                frozenset({"attention_bias"}), _read_biases, lambda sizes: {"attention_bias": sizes.attention_bias}
-            ),
-        ),
+        together=(ROTARY, ATTENTION_BIAS),
         other=frozenset(
             {
                 "pretraining_tp",  # the order of the arithmetic only
@@ -176,14 +187,11 @@ QWEN2 = PublishedFamily(
         name="Qwen2",
         sizes=(*COMMON, Size("num_key_value_heads", "key_value_heads", absent=32)),
         fixed={"model_type": ("qwen2",)},
-        fixed_by_default={"use_sliding_window": (False,)},
+        fixed_by_default=WITHOUT_WINDOW,
         never={"use_mrope": (False,)},  # positions of several axes
-        together=(
-            ROTARY,
-            Together(frozenset({"layer_types"}), _read_layers, lambda sizes: {}),
-        ),
-        other=frozenset({"sliding_window", "max_window_layers"}),  # of layers that there are none of
-        complete=complete,
+        together=(ROTARY, LAYERS),
+        other=OF_NO_WINDOW,
+        complete=lambda sizes: complete({**sizes, "attention_bias": True}),
     ),
     architectures=head_architectures("Qwen2"),
     rules=_rules_with_bases,

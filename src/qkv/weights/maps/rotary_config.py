@@ -90,7 +90,7 @@ def _read(config: Mapping[str, Any], usual: float = 10000.0) -> dict[str, Any]:
         )
     for where in (said, config):
         if where.get("partial_rotary_factor") not in (None, 1, 1.0):
-            raise QkvError("The config.json turns only a part of each head (partial_rotary_factor): Llama turns all.")
+            raise QkvError("The config.json turns only a part of each head (partial_rotary_factor): here all turn.")
     said.pop("partial_rotary_factor", None)
     older_kind = said.pop("type", "default")
     kind = said.pop("rope_type", older_kind)
