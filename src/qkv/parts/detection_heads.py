@@ -86,7 +86,7 @@ class HeatmapHead(nn.Module):
 class PlainHeatmapHead(nn.Module):
     """The same without learning how to enlarge: bilinearly, then one convolution. [xu2022 eq.3]"""
 
-    depends_on = Depends("out")
+    depends_on = Depends("out", "factor")
 
     def __init__(self, width: int, points: int, factor: int = 4) -> None:
         super().__init__()

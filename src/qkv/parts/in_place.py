@@ -70,6 +70,7 @@ class Step(NamedTuple):
 
 # What passes a stream in place: what mixers make of it is their own, but for the product that they end in.
 _MIXERS = {"activation": anything, "inner": anything}
+_SCORES = dict.fromkeys(("project", "visibility", "kernel", "rotary", "query_norm", "key_norm"), anything)
 _HEADS = "heads key_value_heads key_width value_width scale dropout project out"
 ANSWERS = Honoured(
     Known(Block, "children"),
@@ -79,11 +80,7 @@ ANSWERS = Honoured(
     Known(nn.Dropout, "p inplace"),
     Known(LayerNorm, "weight bias eps"),
     Known(RMSNorm, "weight epsilon"),
-    Known(
-        Attention,
-        _HEADS,
-        **dict.fromkeys(("project", "visibility", "kernel", "rotary", "query_norm", "key_norm"), anything),
-    ),
+    Known(Attention, _HEADS, **_SCORES),
     Known(MLP, "outer dropout", **_MIXERS),
     Known(GatedMLP, "outer dropout", **_MIXERS),
     Known(nn.Linear, "weight bias"),

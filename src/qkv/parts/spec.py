@@ -40,7 +40,7 @@ class Depends:
         self.fields: dict[str, Any] = {**dict.fromkeys(always, _NOTHING), **neutral}
         self.unread, self.children = frozenset(unread), children
         self._named = self.unread | self.fields.keys()
-        self._own = _BASE | self._named
+        self._own = _BASE | self._named | {"forward"}  # another forward is told apart by `changed_from_outside`
 
     def also(self, *always: str, unread: Collection[str] = (), **neutral: Any) -> Depends:
         """The same and more, for a class made from this one."""

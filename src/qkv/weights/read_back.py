@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from qkv.errors import QkvError
 from qkv.models.catalogue import Model, build, head_of
-from qkv.models.unfilled import Unfilled
+from qkv.models.unfilled import Undrawn
 from qkv.parts.spec import Form, NotUnderstood, Spec, spec
 from qkv.weights.rules import to_ours
 from qkv.weights.save import tensors_of
@@ -22,11 +23,12 @@ if TYPE_CHECKING:
 
 def check_parts(model: Model) -> None:
     """A model whose parts are not those that its sizes build is known to no file, which holds sizes and tensors."""
-    with torch.device("meta"), Unfilled():
+    with Undrawn():
         plain = build(model.family, model.sizes, head_of(model))
     for name, part in model.named_children():
+        other = plain.get_submodule(name)
         try:
-            why = next(_differences(spec(part), spec(plain.get_submodule(name)), name), None)
+            why = next(chain(_differences(spec(part), spec(other), name), _other_tables(part, other, name)), None)
         except NotUnderstood as unknown:
             why = f"{name}: {unknown}"
         if why is not None:
@@ -77,6 +79,14 @@ def _differences(own: Any, other: Any, name: str) -> Iterator[str]:
             yield from _differences(one, two, f"{name}.{number}")
     elif own != other:
         yield f"{name} is {_told(own)}, not {_told(other)}"
+
+
+def _other_tables(part: nn.Module, other: nn.Module, name: str) -> Iterator[str]:
+    """Numbers that no file holds, because sizes tell them."""
+    held = part.state_dict().keys()
+    for own, table in part.named_buffers():
+        if own not in held and not torch.equal(table.cpu(), other.get_buffer(own).to(table.dtype)):
+            yield f"{name}.{own} has other numbers"
 
 
 def _told(value: Any) -> str:
