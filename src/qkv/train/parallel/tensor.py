@@ -49,7 +49,8 @@ PLANS: dict[type[nn.Module], Plan] = {
 
 # What a rank computes with its heads or units as if they were all; kernels and maps are looked at one by one.
 _HEADS = "heads key_value_heads key_width value_width scale dropout"
-_ANY = dict.fromkeys(("project", "out", "visibility", "kernel", "rotary"), anything)
+_BOTH = dict.fromkeys(("project", "out", "visibility", "kernel"), anything)
+_ANY = {**_BOTH, "rotary": anything}
 _UNITS = dict.fromkeys(("inner", "outer", "activation"), anything)
 DIVIDED = Honoured(
     Known(Attention, _HEADS, **_ANY),
@@ -57,7 +58,7 @@ DIVIDED = Honoured(
     Known(BlockAttention, f"{_HEADS} block randoms seed", **_ANY),
     Known(SharedAttention, _HEADS, **_ANY),
     Known(GlobalAttention, _HEADS, of_marked=anything, **_ANY),
-    Known(CrossAttention, _HEADS, query=anything, **_ANY),
+    Known(CrossAttention, _HEADS, query=anything, **_BOTH),
     Known(MLP, "dropout", **_UNITS),
     Known(ChunkedMLP, "dropout chunk", **_UNITS),
     Known(GatedMLP, "dropout", **_UNITS),
