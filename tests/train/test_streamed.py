@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from types import MethodType
@@ -11,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from qkv.errors import QkvWarning
 from qkv.models.catalogue import build
 from qkv.models.gpt2 import GPT2Sizes
 from qkv.models.head_choice import HeadChoice
@@ -59,6 +61,8 @@ def with_frozen_parts(model: Any) -> None:
 @pytest.fixture
 def waiting(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
     """As on a GPU, but for types; the list has the shape of each sum that was left to a norm."""
+    as_on_a_gpu(monkeypatch)
+    monkeypatch.setattr(streamed, "_agrees", lambda *_: True)  # whose sums are not counted
     found: list[tuple[int, ...]] = []
 
     def seen(name: str) -> None:
@@ -72,10 +76,28 @@ def waiting(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
 
     seen("sum_norm")
     seen("norm_of_sum")
+    return found
+
+
+def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streamed, "runs_or_counts", lambda x: True)
     monkeypatch.setattr(streamed, "NARROW", (torch.float32,))
     monkeypatch.setattr(streamed, "ENOUGH", 1)
-    return found
+
+
+@pytest.mark.parametrize("make", [gpt2, llama, vit])
+def test_a_stream_is_tried_beside_its_blocks_and_left_where_it_is_wrong(
+    make: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    as_on_a_gpu(monkeypatch)
+    model, given = make().train(), PICTURES if make is vit else IDS
+    perturb(model)
+    with warnings.catch_warnings(), in_stream(model):
+        warnings.simplefilter("error")
+        expected = model(given)
+    monkeypatch.setattr(streamed, "sum_norm", lambda *given: tuple(1.01 * each for each in sum_norm(*given)))
+    with in_stream(model), pytest.warns(QkvWarning, match="is not used here"):
+        torch.testing.assert_close(model(given), expected)
 
 
 @contextmanager

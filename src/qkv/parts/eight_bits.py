@@ -22,6 +22,7 @@ from qkv.parts.context import Context
 from qkv.parts.cpu_maps import PackedJoined, PackedModule
 from qkv.parts.heads import LogitHead, TiedHead
 from qkv.parts.linear import JoinedLinear
+from qkv.parts.programs import is_itself
 from qkv.parts.spec import Depends
 
 SMALL = 2**14  # a matrix of fewer numbers stays as it is: it takes no time, and often it decides between few classes
@@ -150,7 +151,10 @@ def quantised(model: Model) -> Model:
 
 
 def _narrow(module: nn.Module) -> nn.Module | None:
-    """What takes the place of a module, where anything does; a descendant of these may compute something else."""
+    """What takes the place of a module, where anything does; a descendant of these may compute something else, and one
+    that someone watches or changed is left as it is."""
+    if not is_itself(module):
+        return None
     if type(module) is JoinedLinear and module.weight.numel() >= SMALL:
         return Int8JoinedLinear(module)
     if isinstance(module, TiedHead | LogitHead) and module.weight.numel() >= SMALL:

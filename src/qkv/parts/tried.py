@@ -48,17 +48,11 @@ def _disagreement(
         first.append(first[-1] + len(block._modules))
     few = plan._replace(steps=[each for number in numbers for each in plan.steps[first[number] : first[number + 1]]])
     own = [blocks[number] for number in numbers]
-    size = min(MOST, max([FEWEST, *(_span(each.visibility) + 3 for block in own for each in _attentions(block))]))
-    small = _like(ctx, size, x.device)
+    small = small_like(ctx, own, x)
     if small is None:
         return None
     slots = small.tokens.size
     read = tokens_like(x, 1 if isinstance(small.tokens, InLine) else ROWS, slots, x.shape[-1])
-    if ctx.position_vectors is not None:
-        small = replace(small, position_vectors=tokens_like(x, slots, x.shape[-1], seed=1))
-    if ctx.bias is not None:
-        heads = max(each.heads for block in own for each in _attentions(block))
-        small = replace(small, bias=tokens_like(ctx.bias, 1, heads, slots, slots, seed=2))
     wanted = None if ctx.wanted is None else min(ctx.wanted, slots)
     fast = in_place(few, norm, read, small, wanted)
     plain = read
@@ -81,7 +75,23 @@ def _span(rule: Rule) -> int:
     return max([own, *(_span(each) for each in inner if isinstance(each, Rule))])
 
 
-def _like(ctx: Context, size: int, device: torch.device) -> Context | None:
+def small_like(ctx: Context, blocks: Sequence[nn.Module], x: Tensor) -> Context | None:
+    """A small context of the same kind, of rows that pass the windows of these blocks; None: nobody can make one."""
+    attentions = [each for block in blocks for each in _attentions(block)]
+    size = min(MOST, max([FEWEST, *(_span(each.visibility) + 3 for each in attentions)]))
+    small = _rows_like(ctx, size, x.device)
+    if small is None:
+        return None
+    slots = small.tokens.size
+    if ctx.position_vectors is not None:
+        small = replace(small, position_vectors=tokens_like(x, slots, x.shape[-1], seed=1))
+    if ctx.bias is not None:
+        heads = max((each.heads for each in attentions), default=1)
+        small = replace(small, bias=tokens_like(ctx.bias, 1, heads, slots, slots, seed=2))
+    return small
+
+
+def _rows_like(ctx: Context, size: int, device: torch.device) -> Context | None:
     """A small context of the same kind; None: of a kind that nobody can make."""
     if isinstance(ctx.tokens, InLine):
         line = InLine.of([size, 3, 1], device)

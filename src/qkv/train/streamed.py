@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from torch.nn.modules.module import _has_any_global_hook
 
 from qkv.parts import activated_map
+from qkv.parts.agreement import ROWS, disagreement, distinct, say_refused, tokens_like
 from qkv.parts.attention.attention import BY_CONTENT, Attention
 from qkv.parts.attention.visibility import Tokens
 from qkv.parts.block import Block
@@ -34,12 +35,14 @@ from qkv.parts.feedforward import MLP, GatedMLP, programmed_name
 from qkv.parts.in_place import ANSWERS
 from qkv.parts.learned_map import learned_map
 from qkv.parts.linear import JoinedLinear
+from qkv.parts.modes import answering
 from qkv.parts.norm import LayerNorm, RMSNorm
 from qkv.parts.precision import NarrowCopies, narrow_type
-from qkv.parts.programs import is_itself, is_plain_parameter, runs_or_counts
+from qkv.parts.programs import is_counted, is_itself, is_plain_parameter, runs_or_counts
 from qkv.parts.residual import PreNorm
 from qkv.parts.stack import Stack
 from qkv.parts.sum_norm import norm_of_sum, sum_norm
+from qkv.parts.tried import small_like
 
 NARROW = (torch.bfloat16, torch.float16)
 WIDEST = 4096  # stream, of which a program holds a row, and what it sums
@@ -101,6 +104,7 @@ def streamed(stack: Stack, ways: dict[nn.Module, Inside]) -> Forward:
     """The way forward of a stack, given `inside` of each of its blocks, which may be compiled."""
     own = {block: block.__dict__.get("forward") for block in stack.blocks}  # who replaces it is not passed by
     copies = NarrowCopies()
+    tried: dict[Any, bool] = {}
 
     def forward(x: Tensor, ctx: Context) -> Tensor:
         as_found = all(block.__dict__.get("forward") is own.get(block, block) for block in stack.blocks)
@@ -112,21 +116,61 @@ def streamed(stack: Stack, ways: dict[nn.Module, Inside]) -> Forward:
         if not _is_known(stack, x):
             return Stack.forward(stack, x, ctx)
         ctx = stack.with_bias(ctx)
-        blocks: list[Any] = [stack.blocks[number] for number in stack.order]
-        added = bias = None
+        kind = type(ctx.tokens), type(ctx.visibility), ctx.tokens.documents is None, ctx.bias is None, narrow_type(x)
+        if kind not in tried:
+            tried[kind] = _agrees(stack, x, ctx)
+        if not tried[kind]:
+            return Stack.forward(stack, x, ctx)
+        blocks = [stack.blocks[number] for number in stack.order]
         with copies.at_hand(narrow_type(x)):
-            for number, block in enumerate(blocks):
-                steps = _steps_of(block)
-                x, read = sum_norm(x, added, bias, steps[0].norm, narrow_type(x))
-                few = number == len(blocks) - 1 and not stack._forward_hooks and _reads_few(steps, ctx)
-                x, added = ways[block](x, ctx, read, ctx.wanted if few else None)
-                bias = _last_map(steps[-1].mixer).bias
-        assert added is not None
-        if stack.norm is None:
-            return stack.dropout(x + added if bias is None else x + added + bias)
-        return stack.dropout(norm_of_sum(x, added, bias, cast(LayerNorm, stack.norm), x.dtype))
+            return stack.dropout(_passed(blocks, stack.norm, ways, x, ctx, watched=bool(stack._forward_hooks)))
 
     return forward
+
+
+def _passed(
+    blocks: list[Any], norm: nn.Module | None, ways: dict[nn.Module, Inside], x: Tensor, ctx: Context, *, watched: bool
+) -> Tensor:
+    """What blocks and the norm behind them make of a stream, each sum left to the norm that reads it."""
+    added = bias = None
+    for number, block in enumerate(blocks):
+        steps = _steps_of(block)
+        x, read = sum_norm(x, added, bias, steps[0].norm, narrow_type(x))
+        few = number == len(blocks) - 1 and not watched and _reads_few(steps, ctx)
+        x, added = ways[block](x, ctx, read, ctx.wanted if few else None)
+        bias = _last_map(steps[-1].mixer).bias
+    assert added is not None
+    if norm is None:
+        return x + added if bias is None else x + added + bias
+    return norm_of_sum(x, added, bias, cast(LayerNorm, norm), x.dtype)
+
+
+def _agrees(stack: Stack, x: Tensor, ctx: Context) -> bool:
+    """Whether each distinct block gives what its parts give, some tokens and their gradients, without dropout."""
+    if is_counted(x) or (x.is_cuda and torch.cuda.is_current_stream_capturing()):
+        return True  # nothing can be compared
+    own: list[Any] = [stack.blocks[number] for number in stack.order]
+    few = [own[number] for number in distinct(own)]
+    small = small_like(ctx, few, x)
+    if small is None:
+        return True
+    ways: dict[nn.Module, Inside] = {block: MethodType(inside, block) for block in few}
+    read = tokens_like(x, ROWS, small.tokens.size, x.shape[-1]).requires_grad_()
+    with answering(stack):
+        fast = _passed(few, stack.norm, ways, read, small, watched=True)
+        plain = read
+        for block in few:
+            plain = block(plain, small)
+        plain = plain if stack.norm is None else stack.norm(plain, small)
+        slope = tokens_like(fast, *fast.shape, seed=3)
+        of_fast, of_plain = (torch.autograd.grad((each * slope).sum(), read)[0] for each in (fast, plain))
+    rounded = narrow_type(x) != torch.float32
+    why = disagreement(fast.detach(), plain.detach(), rounded=rounded) or disagreement(
+        of_fast, of_plain, rounded=rounded
+    )
+    if why is not None:
+        say_refused("Training with sums left to norms", why)
+    return why is None
 
 
 def _learns_narrow(x: Tensor, ctx: Context) -> bool:
