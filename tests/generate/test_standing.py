@@ -1,6 +1,10 @@
+from contextlib import nullcontext
+
 import pytest
 import torch
+from torch import Tensor, nn
 
+from qkv.errors import QkvWarning
 from qkv.generate import beam, fused, recording
 from qkv.generate import write as writing
 from qkv.generate.beam import beam_search, search_beams
@@ -11,7 +15,7 @@ from qkv.generate.history import Forbidden
 from qkv.generate.length_penalty import PowerPenalty
 from qkv.generate.line import Line
 from qkv.generate.prompted import FromMemory
-from qkv.generate.recording import ROUND
+from qkv.generate.recording import ROUND, Recording, Shape, next_logits
 from qkv.generate.shape import TopK
 from qkv.generate.standing import Standing, shape_of, standing, why_not
 from qkv.generate.write import write
@@ -239,3 +243,40 @@ def test_a_window_that_slides_is_not_recorded():
 def test_a_cpu_takes_ordinary_steps():
     rows = FromPrompts(small_gpt(), [[3]], most=20)
     assert standing(rows, 20) is rows
+
+
+class Fused:
+    """A step that says what the next logits are."""
+
+    def __init__(self, record: Recording, model: nn.Module, times: float) -> None:
+        self.record, self.model, self.times, self.asked = record, model, times, 0
+
+    def step(self) -> Tensor:
+        self.asked += 1
+        record = self.record
+        record.cache.begin_step()
+        logits = next_logits(self.model, record.tokens, record.positions, record.cache, record.memory)
+        record.positions.add_(1)
+        return logits * self.times
+
+
+@pytest.mark.parametrize("times", [1.0, 1.05])
+@torch.no_grad()
+def test_steps_by_custom_kernels_are_tried_beside_the_models_own(times: float) -> None:
+    model = small_gpt()
+    rows = FromPrompts(model, [[1, 2, 3], [4, 5, 6]], most=4)
+    rows.begin()
+    start = rows.standpoint()
+    assert start is not None
+    record = Recording(model, start, Shape(2, 16, 0, 0))
+    record.fill(start)
+    fused = Fused(record, model, times)
+    record.plan, record._tried = fused, False  # type: ignore[assignment]
+    before = [each.clone() for each in (record.positions, record.cache.place, record.cache.real)]
+    with nullcontext() if times == 1.0 else pytest.warns(QkvWarning, match="custom kernels is not used here"):
+        record.try_plan(model)
+    for each, expected in zip((record.positions, record.cache.place, record.cache.real), before, strict=True):
+        assert torch.equal(each, expected)
+    assert (record.plan is fused) == (times == 1.0)
+    record.try_plan(model)
+    assert fused.asked == 1

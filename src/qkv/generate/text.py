@@ -109,6 +109,12 @@ class TextToText:
         save_model(self.model, Path(folder))
         self.save_tokenizers(folder)
 
+    def explain(self) -> str:
+        """Who computes what of this model here, what faster ways did not understand, and what runs instead."""
+        from qkv.generate.explain import explain  # with all ways, of which most are not for this model
+
+        return explain(self.model)
+
     def save_tokenizers(self, folder: Path | str) -> None:
         """The tokenizers with a note of how many rows of the model stand for no token, and the files that are kept."""
         source, target = self.source_tokenizer, self.target_tokenizer

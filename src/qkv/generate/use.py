@@ -139,6 +139,12 @@ class ModelUse:
             wanted = " or ".join(self.kinds)
             raise QkvError(f"This needs a model with a {wanted} head, but it has a {model.head_choice.kind} head.")
 
+    def explain(self) -> str:
+        """Who computes what of this model here, what faster ways did not understand, and what runs instead."""
+        from qkv.generate.explain import explain  # with all ways, of which most are not for this model
+
+        return explain(self.model)
+
     def __repr__(self) -> str:
         parameters = sum(parameter.numel() for parameter in self.model.parameters())
         head = self.model.head_choice.kind
