@@ -14,6 +14,8 @@ import numpy as np
 import pytest
 import torch
 
+from qkv.parts import agreement
+
 torch.set_num_threads(1)
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a background job, where Ctrl-C would do nothing to test
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -25,6 +27,7 @@ def fixed_seed() -> None:
     random.seed(0)
     np.random.seed(0)
     torch.manual_seed(0)
+    agreement.refused.clear()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

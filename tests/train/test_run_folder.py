@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from qkv.errors import QkvError
+from qkv.errors import QkvError, QkvWarning
+from qkv.parts.agreement import say_refused
 from qkv.train.optimizers import adamw
 from qkv.train.provenance import describe
 from tests.train.tiny import TinyModel, open_run
@@ -138,3 +139,16 @@ def test_a_folder_that_cannot_be_made_is_reported(tmp_path: Path) -> None:
         run.begin({}, SESSION)
     with pytest.raises(QkvError, match=r"metrics\.jsonl cannot be written"):
         run.record({"step": 1})
+
+
+def test_a_faster_way_that_was_refused_is_kept_with_the_session(tmp_path: Path) -> None:
+    with open_run(tmp_path) as run:
+        run.begin({"train": {}}, SESSION)
+        with pytest.warns(QkvWarning, match="this way is not used here: it was off"):
+            say_refused("this way", "it was off")
+        say_refused("this way", "it was off")  # said once
+    (session,) = json.loads((tmp_path / "run.json").read_text())["sessions"]
+    assert session == {
+        **SESSION,
+        "refused": ["this way is not used here: it was off; the model's own parts do its work."],
+    }

@@ -87,6 +87,5 @@ def _steps(own: Stack, ready: nn.Module) -> str:
     done = sum(isinstance(each, ResidualStep) for each in ready.modules())
     refused = [*map(STEPS.refusal, steps), STACK.refusal(own)]
     why = "; ".join(dict.fromkeys(each for each in refused if each is not None)) or "no compiler made it"
-    return (
-        f"{done} of {len(steps)} steps by a compiled program, the rest by its own parts with packed matrices ({why})."
-    )
+    left = "the rest by its own parts on packed matrices"
+    return f"{done} of {len(steps)} steps by a compiled program, {left} ({why})."

@@ -56,6 +56,12 @@ def tokens_like(weight: Tensor, *shape: int, seed: int = 0) -> Tensor:
     return drawn.to(weight.device, weight.dtype)
 
 
+refused: list[str] = []  # what was said in this process, for the record of a run
+
+
 def say_refused(way: str, why: str) -> None:
     """Told once, because results show nothing of it."""
-    warnings.warn(f"{way} is not used here: {why}; the model's own parts do its work.", QkvWarning, stacklevel=3)
+    sentence = f"{way} is not used here: {why}; the model's own parts do its work."
+    if sentence not in refused:
+        refused.append(sentence)
+        warnings.warn(sentence, QkvWarning, stacklevel=3)

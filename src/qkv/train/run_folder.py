@@ -12,6 +12,7 @@ from torch import nn
 
 from qkv.errors import QkvError
 from qkv.files import WRITE_ERRORS, drop_leftovers, read_bytes, read_json, write_json, write_whole
+from qkv.parts import agreement
 from qkv.train.checkpoint import Checkpoints
 from qkv.train.interrupts import Interrupted
 from qkv.train.origin import CONFIGURATION, current_origin
@@ -87,10 +88,21 @@ class RunFolder:
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, _: TracebackType | None) -> None:
         """The folder says what became of the run."""
         if self._begun:
+            self._note_refused()
             state: State = "stopped" if isinstance(value, Interrupted | KeyboardInterrupt) else "failed"
             reason = "" if value is None else str(value) or type(value).__name__
             write_state(self.folder, "finished" if value is None else state, reason)
         self._watchers.end()
+
+    def _note_refused(self) -> None:
+        """Faster ways that gave other answers than the parts, and were left: kept with the session."""
+        file = self.folder / "run.json"
+        if not agreement.refused or not file.exists():
+            return
+        described = read_json(file)
+        if isinstance(described, dict) and described.get("sessions"):
+            described["sessions"][-1]["refused"] = list(agreement.refused)
+            write_json(file, described)
 
     def begin(self, settings: Mapping[str, Any], session: Mapping[str, Any]) -> None:
         """Write `run.json`; on resume check first that nothing changed that would change the result."""
