@@ -41,11 +41,11 @@ def _rows(stack: Stack) -> str:
     why = next((why for each in blocks if (why := ANSWERS.refusal(each)) is not None), None)
     if type(stack) is not Stack or not blocks or why is not None:
         return f"its own parts, one after the other ({why or 'a ' + type(stack).__name__ + ' is not known'})."
-    norm = next((each for each in blocks[0].modules() if hasattr(each, "weight") and each.weight.ndim == 1), None)
-    if norm is None:
+    gain = next((each for each in blocks[0].parameters() if each.ndim == 1), None)  # of the first norm
+    if gain is None:
         return "its own parts, one after the other."
-    plan = plan_of(blocks, norm.weight.new_zeros(1, LIKE, len(norm.weight)))
-    if plan is None or not (norm.weight.is_cuda or plan.own):
+    plan = plan_of(blocks, gain.new_zeros(1, LIKE, len(gain)))
+    if plan is None or not (gain.is_cuda or plan.own):
         return "its own parts, one after the other: on this processor nothing is quicker."
     apart = [BY_CONTENT.refusal(each) for block in blocks for each in block.modules() if type(each) is Attention]
     named = sorted({each for each in apart if each is not None})

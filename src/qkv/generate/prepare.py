@@ -134,12 +134,12 @@ def _replaced(module: nn.Module, own: nn.Module) -> nn.Module | None:
 def _packed(module: nn.Module) -> nn.Module | None:
     if isinstance(module, nn.Dropout):
         return nn.Identity()  # what it does in evaluation, without asking each time
-    weight: Any = module.weight
-    if weight.numel() < SMALL:
+    linear: Any = module
+    if linear.weight.numel() < SMALL:
         return None
     if isinstance(module, JoinedLinear):
         return PackedJoinedLinear(module)
-    return packed_map(weight, module.bias, getattr(module, "scale", 1.0))
+    return packed_map(linear.weight, linear.bias, getattr(linear, "scale", 1.0))
 
 
 class Ready(Generic[Decodes]):
