@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from qkv.data.safe_path import safe_path
 from qkv.parts.attention.kernels.choose import LONG
 from qkv.parts.block import Block
 from qkv.parts.context import Context
@@ -28,8 +29,8 @@ def compiled_blocks(model: nn.Module, *, dynamic: bool | None = True) -> Iterato
     compiled = compile_blocks(model, dynamic=dynamic)
     streams = streamed_stacks(model, lambda way: _with_own_page(torch.compile(way, dynamic=dynamic)))
     try:
-        # Beyond that limit torch leaves blocks uncompiled.
-        with streams, torch._dynamo.config.patch(recompile_limit=MAKES):
+        # Beyond that limit torch leaves blocks uncompiled. Its compiler starts processes of Python.
+        with safe_path(), streams, torch._dynamo.config.patch(recompile_limit=MAKES):
             yield
     finally:
         for module in compiled:
