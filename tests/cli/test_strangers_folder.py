@@ -12,6 +12,13 @@ from pathlib import Path
 import pytest
 
 from qkv.data.tokenizer import TextTokenizer
+from qkv.files import checksum
+from qkv.generate.language import TextWriter
+from qkv.models.catalogue import build
+from qkv.models.gpt2 import GPT2Sizes
+from qkv.models.head_choice import HeadChoice
+from qkv.parts import cpu
+from qkv.parts.compiler import compile_file, system_compiler
 from tests.data.corpus_files import TEXTS
 from tests.train.test_commit import git
 from tests.weights.folders import write_gpt2
@@ -35,12 +42,12 @@ class Stranger:
     """A folder full of traps; what one of them has done is in `ran`."""
 
     def __init__(self, folder: Path, installed: Path) -> None:
-        self.folder, self._marks, self._command = folder, installed / "marks", installed / "qkv"
-        self._marks.mkdir(parents=True)
+        self.folder, self.marks, self._command = folder, installed / "marks", installed / "qkv"
+        self.marks.mkdir(parents=True)
         self._command.write_text(INSTALLED)
         folder.mkdir()
         for name in MODULES:
-            mark = f"open({str(self._marks / name)!r}, 'w').close()\n"
+            mark = f"open({str(self.marks / name)!r}, 'w').close()\n"
             (folder / f"{name}.py").write_text(f"{mark}raise SystemExit('a trap')\n")
         for name in ("c++", "g++", "clang++", "git", "gcc", "cc", "ccache", "ld"):
             self._program(folder / name)
@@ -53,22 +60,22 @@ class Stranger:
             (folder / ".gitattributes").write_text("* filter=trap\n")
 
     def _program(self, file: Path) -> None:
-        file.write_text(f"#!/bin/sh\ntouch '{self._marks / file.name}'\n")
+        file.write_text(f"#!/bin/sh\ntouch '{self.marks / file.name}'\n")
         file.chmod(0o755)
 
     @property
     def ran(self) -> list[str]:
-        return sorted(mark.name for mark in self._marks.iterdir())
+        return sorted(mark.name for mark in self.marks.iterdir())
 
     def python(self, *arguments: str | Path) -> "subprocess.CompletedProcess[str]":
         env = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "HF_TOKEN": "secret"}
         command = [sys.executable, *map(str, arguments)]
         return subprocess.run(command, cwd=self.folder, env=env, capture_output=True, text=True, check=False)
 
-    def qkv(self, *arguments: str | Path) -> str:
+    def qkv(self, *arguments: str | Path) -> "subprocess.CompletedProcess[str]":
         done = self.python(self._command, *arguments)
         assert done.returncode == 0, done.stderr
-        return done.stdout
+        return done
 
 
 @pytest.fixture
@@ -102,6 +109,38 @@ def test_a_model_is_trained_beside_other_processes_and_run(stranger: Stranger) -
     stranger.qkv("train", "lm", *read, *model, "--out", "run")
     assert stranger.ran == []
     stranger.qkv("run", "run", "a", "--max-tokens", "3", "--device", "cpu")
+    assert stranger.ran == []
+
+
+def test_a_planted_program_is_not_run(stranger: Stranger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a cache that all may write to, by the very name that is looked for and with that content."""
+    compiler = system_compiler()
+    if compiler is None:
+        pytest.skip("needs a C++ compiler to make a trap")
+    mark, source, trap = stranger.marks / "planted", tmp_path / "trap.cpp", tmp_path / "trap.so"
+    source.write_text(f'#include <cstdio>\nstatic FILE *ran = std::fopen("{mark}", "w");\n')
+    compile_file(compiler, ("-shared", "-fPIC"), source, trap)
+    stranger.python("-P", "-c", f"import ctypes; ctypes.CDLL({str(trap)!r})")
+    assert stranger.ran == ["planted"], "so that it could"
+    mark.unlink()
+
+    monkeypatch.setenv("QKV_CACHE", str(tmp_path / "shared"))
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "passing"))
+    monkeypatch.setenv("CXX", str(tmp_path / "fails"))  # no need to wait for the program itself
+    (tmp_path / "passing").mkdir()
+    (tmp_path / "fails").write_text("#!/bin/sh\nexit 1\n")
+    (tmp_path / "fails").chmod(0o755)
+    programs = tmp_path / "shared" / "qkv" / "programs"
+    programs.mkdir(parents=True)
+    planted = programs / f"{cpu._name([str(tmp_path / 'fails')])}.{checksum(trap)}.so"
+    shutil.copy(trap, planted)
+    planted.chmod(0o666)
+    programs.chmod(0o777)
+    sizes = GPT2Sizes(vocabulary=300, positions=16, width=64, hidden=4096, heads=2, layers=1)  # large enough to ask for it
+    cutter = TextTokenizer.train("bpe", TEXTS, vocabulary=300)
+    TextWriter(build("gpt2", sizes, HeadChoice("language")), cutter).save(stranger.folder / "writer")
+    told = stranger.qkv("run", "writer", "In", "--max-tokens", "3", "--device", "cpu").stderr
+    assert "fails cannot compile cpu_steps.cpp: it ended with 1" in told, "it was asked for"
     assert stranger.ran == []
 
 

@@ -53,7 +53,7 @@ def library() -> ctypes.CDLL | None:
             return _loaded(program_cache.keep(name, ".so", made.read_bytes()) or made)
     except (OSError, QkvError) as error:
         why = f"{shlex.join(compiler)} cannot compile {FILE.name}: {error}; another compiler can be named in CXX"
-        program_cache.keep(name, ".failed", why.encode())
+        program_cache.keep(name, ".failed", why.encode(), aloud=False)
         return _without(why)
 
 

@@ -28,25 +28,26 @@ def kept(name: str, suffix: str) -> Path | None:
     return next((file for file in files if _is_good(file)), None)
 
 
-def keep(name: str, suffix: str, content: bytes) -> Path | None:
-    """Where it lies from now on, instead of any before; None: nowhere. Says so where that is not the usual place."""
+def keep(name: str, suffix: str, content: bytes, *, aloud: bool = True) -> Path | None:
+    """Where it lies from now on, instead of any before; None: nowhere. Says `aloud` where that is not the usual place."""
     troubles: list[str] = []
     for folder in _folders():
-        try:
-            _make(folder)
-            trouble = _trouble(folder)
-            if trouble is None:
+        trouble = _trouble(folder, make=True)
+        if trouble is None:
+            try:
                 file = _write(folder, name, suffix, content)
-                if troubles:
+            except OSError as error:
+                trouble = f"{folder} cannot be used ({(error.strerror or str(error)).lower()})"
+            else:
+                if troubles and aloud:
                     _say(f"{troubles[0]}. Compiled programs are kept in {folder} instead.")
                 return file
-        except OSError as error:
-            trouble = f"{folder} cannot be used ({(error.strerror or str(error)).lower()})"
         troubles.append(trouble)
-    _say(
-        f"{'; '.join(troubles)}. So compiled programs are kept nowhere, and each process waits for the compiler; name a "
-        "folder of your own in QKV_CACHE."
-    )
+    if aloud:
+        _say(
+            f"{'; '.join(troubles)}. So compiled programs are kept nowhere, and each process waits for the compiler; name "
+            "a folder of your own in QKV_CACHE."
+        )
     return None
 
 
@@ -63,35 +64,38 @@ def _folders() -> Iterator[Path]:
         yield passing
 
 
-def _make(folder: Path) -> None:
-    """With all above it that is missing, closed to others whatever the umask."""
-    missing = [part for part in (folder, *folder.parents) if not part.exists()]
-    for part in reversed(missing):
-        with suppress(FileExistsError):  # another process was quicker
-            part.mkdir()
-            part.chmod(stat.S_IRWXU)
-    if _trouble(folder) is None and stat.S_IMODE(folder.stat().st_mode) != stat.S_IRWXU:
-        folder.chmod(stat.S_IRWXU)
+def _trouble(folder: Path, *, make: bool = False) -> str | None:
+    """Why it cannot be trusted, in words: somebody else could put something there. None: nobody could.
 
-
-def _trouble(folder: Path) -> str | None:
-    """Why somebody else could put something there, in words; None: nobody could."""
-    if not HAS_OWNERS:
-        return None
+    `make`: with all above it that is missing, closed to others whatever the umask.
+    """
     try:
-        own, system = os.geteuid(), {0, Path("/").stat().st_uid}  # in a container root may have another number
         for part in (*reversed(folder.parents), folder):
-            status = part.lstat()
-            if not stat.S_ISDIR(status.st_mode):
-                return f"{part} is no folder"
-            if status.st_uid != own and (part == folder or status.st_uid not in system):
-                return f"{part} belongs to somebody else"
-            keeps_apart = part != folder and status.st_mode & stat.S_ISVTX  # as the folder of passing files does
-            if _is_shared(status) and not keeps_apart:
-                return f"{part} can be written by others"
+            if make and not part.exists():
+                with suppress(FileExistsError):  # another process was quicker
+                    part.mkdir(stat.S_IRWXU)
+                    part.chmod(stat.S_IRWXU)
+            if (why := _why_not(part, is_last=part == folder)) is not None:
+                return f"{part} {why}"
+        if make and HAS_OWNERS and stat.S_IMODE(folder.stat().st_mode) != stat.S_IRWXU:
+            folder.chmod(stat.S_IRWXU)
     except OSError as error:
         return f"{folder} cannot be used ({(error.strerror or str(error)).lower()})"
     return None
+
+
+def _why_not(part: Path, *, is_last: bool) -> str | None:
+    """Of one folder on the way; those of the system are as good as our own, but for the last."""
+    status = part.lstat()
+    if not stat.S_ISDIR(status.st_mode):
+        return "is no folder"
+    if not HAS_OWNERS:
+        return None
+    own, system = os.geteuid(), {0, Path("/").stat().st_uid}  # in a container root may have another number
+    if status.st_uid != own and (is_last or status.st_uid not in system):
+        return "belongs to somebody else"
+    keeps_apart = not is_last and status.st_mode & stat.S_ISVTX  # as the folder of passing files does
+    return "can be written by others" if _is_shared(status) and not keeps_apart else None
 
 
 def _is_shared(status: os.stat_result) -> bool:

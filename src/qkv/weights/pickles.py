@@ -89,5 +89,5 @@ def _alone(program: str) -> list[str]:
     """
     here, own = Path.cwd(), str(Path(__file__).parents[2])
     folders = [folder for folder in sys.path if folder == own or (os.path.isabs(folder) and Path(folder) != here)]
-    folders += [] if own in folders else [own]
+    folders = folders if own in folders else [own, *folders]
     return [sys.executable, "-I", "-X", "utf8", "-c", f"import sys; sys.path[:] = {folders!r}; {program}"]
