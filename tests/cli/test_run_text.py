@@ -99,9 +99,7 @@ def test_guesses_change_nothing(writer: Path, tmp_path: Path) -> None:
     assert said(qkv("run", writer, *PROMPTS, *MOST, "--draft", tmp_path / "draft")) == plain
 
 
-def test_without_a_compiler_it_writes_the_same_and_says_so_once(
-    writer: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_compiler_it_writes_the_same_and_says_so_once(writer: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = said(qkv("run", writer, *PROMPTS, *MOST))
     monkeypatch.setattr(prepare, "SMALL", 0)  # a tiny model would not ask for the program
     monkeypatch.setenv("CXX", "no-such-compiler")
@@ -112,7 +110,7 @@ def test_without_a_compiler_it_writes_the_same_and_says_so_once(
         cpu.library.cache_clear()
     assert said(outcome) == expected
     assert outcome.err.count("\n") == 1
-    assert outcome.err.startswith("qkv: Models answer more slowly on this CPU, by torch alone: 'no-such-compiler', which ")
+    assert outcome.err.startswith("qkv: Models answer more slowly on this CPU, by torch alone: 'no-such-compiler', ")
 
 
 def test_a_draft_must_share_the_tokens(writer: Path, folders: Path, tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ def test_a_python_whose_processes_would_not_heed_it_is_refused(monkeypatch: pyte
     for ignores, safe in ((1, False), (1, True), (0, False)):
         monkeypatch.setattr(sys, "flags", SimpleNamespace(ignore_environment=ignores, safe_path=safe))
         if ignores and not safe:
-            with pytest.raises(QkvError, match="started with -E"), safe_path():
+            with pytest.raises(QkvError, match="runs with -E"), safe_path():
                 pass
         else:
             with safe_path():

@@ -13,8 +13,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from qkv.errors import QkvWarning
-from qkv.parts.program_cache import keep, kept
+from qkv.errors import QkvError, QkvWarning
+from qkv.parts.program_cache import keep, kept, private_folder
 
 NOBODY = 65534
 
@@ -154,7 +154,8 @@ def test_a_group_of_oneself_is_no_other(usual: Path, monkeypatch: pytest.MonkeyP
     own = usual.stat()
     person = SimpleNamespace(pw_name="ann", pw_gid=own.st_gid)
     monkeypatch.setattr(pwd, "getpwuid", lambda number: person)
-    for name, members, alone in (("ann", [], True), ("ann", ["ann"], True), ("ann", ["bob"], False), ("all", [], False)):
+    groups = (("ann", [], True), ("ann", ["ann"], True), ("ann", ["bob"], False), ("all", [], False))
+    for name, members, alone in groups:
         group = SimpleNamespace(gr_name=name, gr_mem=members, gr_gid=own.st_gid)
         monkeypatch.setattr(grp, "getgrgid", lambda number, group=group: group)
         assert (kept("sum-1", ".so") is not None) == alone
@@ -216,6 +217,15 @@ def test_a_full_disk_leaves_nothing(usual: Path, monkeypatch: pytest.MonkeyPatch
     assert list(usual.iterdir()) == []
 
 
+def test_programs_of_others_are_kept_likewise(usual: Path, tmp_path: Path) -> None:
+    assert private_folder("theirs") == usual.with_name("theirs")
+    usual.with_name("theirs").chmod(0o777)
+    assert private_folder("theirs").is_relative_to(tmp_path / "passing")
+    (tmp_path / "passing").chmod(0o777)
+    with pytest.raises(QkvError, match="name one in QKV_CACHE"):
+        private_folder("theirs")
+
+
 def test_a_user_without_a_home_has_a_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def homeless() -> Path:
         raise RuntimeError("Could not determine home directory.")
@@ -233,7 +243,7 @@ def test_a_user_without_a_home_has_a_cache(tmp_path: Path, monkeypatch: pytest.M
 def test_the_folder_where_we_stand_is_no_place_for_passing_files(
     usual: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is the last that Python takes for them, and may be a stranger's, whose files are ours once they are unpacked."""
+    """Python takes it where there is no other; and a stranger's files are ours once they are unpacked."""
     monkeypatch.chdir(tmp_path / "passing")
     usual.parent.mkdir(parents=True)
     usual.write_text("a file")

@@ -28,7 +28,7 @@ def for_good() -> None:
 def safe_path() -> Iterator[None]:
     """Inside, for all that this process starts; what others of its programs start before and after is theirs."""
     if sys.flags.ignore_environment and not sys.flags.safe_path:
-        raise QkvError("Python was started with -E: its processes would look for modules in the current folder; add -P.")
+        raise QkvError("Python runs with -E, so that its processes look for modules in the current folder: add -P.")
     with _changing:
         _within.append(os.environ.get(NAME))
         os.environ[NAME] = "1"

@@ -17,6 +17,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -38,8 +39,8 @@ def library() -> ctypes.CDLL | None:
     compiler = system_compiler()
     if compiler is None:
         named = os.environ.get("CXX")
-        no = f"{named!r}, which CXX names, is no program on the path" if named else f"there is none of {', '.join(NAMES)}"
-        return _without(f"{no}; install a C++ compiler or name one in CXX")
+        none = f"{named!r}, which CXX names, is no program" if named else f"there is none of {', '.join(NAMES)}"
+        return _without(f"{none}; install a C++ compiler or name one in CXX")
     name = _name(compiler)
     if (program := program_cache.kept(name, ".so")) is not None:
         return _loaded(program)
@@ -61,10 +62,9 @@ def compile_program(compiler: Sequence[str], source: Path, made: Path, options: 
     """By the first words for OpenMP that the compiler knows."""
     *others, last = _ways()
     for way in others:
-        try:
-            return compile_file(compiler, (*OPTIONS, *way, *options), source, made)
-        except QkvError:
-            continue
+        with suppress(QkvError):
+            compile_file(compiler, (*OPTIONS, *way, *options), source, made)
+            return
     compile_file(compiler, (*OPTIONS, *last, *options), source, made)
 
 
@@ -83,8 +83,8 @@ def _name(compiler: Sequence[str]) -> str:
 def _loaded(program: Path) -> ctypes.CDLL | None:
     """It takes the OpenMP that torch has brought, whose threads are there already.
 
-    A program by clang beside an OpenMP of GNU cannot, and brings LLVM's. Its threads shall then sleep between two calls:
-    they would spin where those of torch work.
+    A program by clang beside GNU's cannot, and brings LLVM's. Its threads shall then sleep between two calls: where
+    they spin, those of torch cannot work.
     """
     alone = _has_llvm()
     try:

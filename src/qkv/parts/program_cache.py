@@ -14,24 +14,25 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from qkv.errors import QkvWarning
+from qkv.errors import QkvError, QkvWarning
 from qkv.files import own_folder, passing_folder, replacing
 
+KIND = "programs"
 OF_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 HAS_OWNERS = hasattr(os, "geteuid")  # elsewhere a person's own folder is closed to others by the system
 
 
 def kept(name: str, suffix: str) -> Path | None:
     """What was kept by this name; None: nothing, or nothing that can be trusted."""
-    trusted = (folder for folder in _folders() if _trouble(folder) is None)
+    trusted = (folder for folder in _folders(KIND) if _trouble(folder) is None)
     files = (file for folder in trusted for file in sorted(folder.glob(f"{name}.*{suffix}")))
     return next((file for file in files if _is_good(file)), None)
 
 
 def keep(name: str, suffix: str, content: bytes, *, aloud: bool = True) -> Path | None:
-    """Where it lies from now on, instead of any before; None: nowhere. Says `aloud` where that is not the usual place."""
+    """Where it lies from now on, instead of any before; None: nowhere. Said `aloud` where it is not the usual place."""
     troubles: list[str] = []
-    for folder in _folders():
+    for folder in _folders(KIND):
         trouble = _trouble(folder, make=True)
         if trouble is None:
             try:
@@ -45,18 +46,26 @@ def keep(name: str, suffix: str, content: bytes, *, aloud: bool = True) -> Path 
         troubles.append(trouble)
     if aloud:
         _say(
-            f"{'; '.join(troubles)}. So compiled programs are kept nowhere, and each process waits for the compiler; name "
-            "a folder of your own in QKV_CACHE."
+            f"{'; '.join(troubles)}. So compiled programs are kept nowhere, and each process waits for the compiler; "
+            "name a folder of your own in QKV_CACHE."
         )
     return None
 
 
-def _folders() -> Iterator[Path]:
+def private_folder(kind: str) -> Path:
+    """A folder for programs that others make and keep, made where it is missing."""
+    for folder in _folders(kind):
+        if _trouble(folder, make=True) is None and os.access(folder, os.W_OK):
+            return folder
+    raise QkvError("There is no folder here that you alone can write to: name one in QKV_CACHE.")
+
+
+def _folders(kind: str) -> Iterator[Path]:
     """The usual place, then one among passing files, for who has no home or cannot write there."""
-    usual = Path(os.path.realpath(own_folder("programs")))
+    usual = Path(os.path.realpath(own_folder(kind)))
     yield usual
     try:
-        passing = Path(os.path.realpath(passing_folder("programs")))
+        passing = Path(os.path.realpath(passing_folder(kind)))
         here = Path.cwd()  # where passing files go if there is no other place, and which may be a stranger's
     except FileNotFoundError:
         return

@@ -1,5 +1,6 @@
 """Compiling a model block by block while it trains."""
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -12,8 +13,10 @@ from qkv.data.safe_path import safe_path
 from qkv.parts.attention.kernels.choose import LONG
 from qkv.parts.block import Block
 from qkv.parts.context import Context
+from qkv.parts.program_cache import private_folder
 from qkv.train.streamed import streamed_stacks
 
+KEPT_IN = "TORCHINDUCTOR_CACHE_DIR"
 MAKES = 64  # of blocks that differ in their parts, or in what the pass knows (no padding, evaluation): compiled each
 
 
@@ -39,6 +42,8 @@ def compiled_blocks(model: nn.Module, *, dynamic: bool | None = True) -> Iterato
 
 def compile_blocks(model: nn.Module, *, dynamic: bool | None = True) -> list[nn.Module]:
     """The same for good; what was compiled is given back."""
+    if KEPT_IN not in os.environ:  # torch would take a folder that any user of this machine can make before
+        os.environ[KEPT_IN] = str(private_folder("torch"))
     blocks: list[nn.Module] = [module for module in model.modules() if isinstance(module, Block)]
     for block in blocks:
         block.forward = _with_own_page(torch.compile(block.forward, dynamic=dynamic))
