@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import subprocess
 import tempfile
 import time
 from functools import cache
@@ -13,6 +12,7 @@ import torch
 
 from qkv.errors import QkvError
 from qkv.parts import cpu
+from qkv.parts.compiler import system_compiler
 from qkv.parts.cpu_steps import KINDS
 
 FILE = Path(__file__).with_suffix(".cpp")
@@ -33,12 +33,12 @@ def operations_a_second(precision: str, threads: int) -> float:
 
 @cache
 def _program() -> ctypes.CDLL:
-    compiler = cpu.system_compiler()
+    compiler = system_compiler()
     if compiler is None:
         raise QkvError("The limit of a CPU is measured by a program in C++: install a compiler, or name one in CXX.")
     with tempfile.TemporaryDirectory() as folder:
         made = Path(folder) / "registers.so"
-        subprocess.run([compiler, *cpu.OPTIONS, f"-I{cpu.FILE.parent}", FILE, "-o", made], check=True)
+        cpu.compile_program(compiler, FILE, made, [f"-I{cpu.FILE.parent}"])
         program = ctypes.CDLL(str(made))
     program.qkv_registers.restype = ctypes.c_long
     return program

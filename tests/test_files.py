@@ -1,10 +1,12 @@
 import os
+import tempfile
+from pathlib import Path
 
 import pytest
 import torch
 
 from qkv.errors import QkvError
-from qkv.files import copy_into, read_notes, read_tensors, write_json, write_tensors, write_whole
+from qkv.files import copy_into, own_folder, read_notes, read_tensors, write_json, write_tensors, write_whole
 
 
 def test_makes_the_folder_and_leaves_only_the_file(tmp_path):
@@ -77,3 +79,36 @@ def test_views_of_one_memory_are_written_apart(tmp_path):
     assert torch.equal(read["again"], whole)
     assert torch.equal(read["row"], whole[1])
     assert torch.equal(read["columns"], whole.T)
+
+
+def test_what_can_be_made_again_is_kept_where_caches_are(tmp_path, monkeypatch):
+    for name in ("QKV_CACHE", "XDG_CACHE_HOME", "LOCALAPPDATA"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path / "home"))
+    assert own_folder("x") == tmp_path / "home" / ".cache" / "qkv" / "x"
+    for name in ("LOCALAPPDATA", "XDG_CACHE_HOME", "QKV_CACHE"):
+        monkeypatch.setenv(name, str(tmp_path / name))
+        assert own_folder("x") == tmp_path / name / "qkv" / "x"
+
+
+def test_a_cache_is_not_another_folder_wherever_one_stands(tmp_path, monkeypatch):
+    """It may be a stranger's folder, with programs in it."""
+    monkeypatch.delenv("QKV_CACHE", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", "cache")  # whose rules say to ignore it
+    assert own_folder("x").is_relative_to(tmp_path)
+    monkeypatch.setenv("QKV_CACHE", "cache")
+    with pytest.raises(QkvError, match="QKV_CACHE must be a whole path, not 'cache'"):
+        own_folder("x")
+
+
+def test_a_user_without_a_home_has_a_cache(monkeypatch):
+    def homeless():
+        raise RuntimeError("Could not determine home directory.")
+
+    for name in ("QKV_CACHE", "XDG_CACHE_HOME", "LOCALAPPDATA"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(Path, "home", homeless)
+    assert own_folder("x").is_relative_to(tempfile.gettempdir())

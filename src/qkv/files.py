@@ -5,8 +5,9 @@ import json
 import os
 import platform
 import re
+import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from secrets import token_hex
@@ -52,8 +53,20 @@ def drop_leftovers(folder: Path) -> None:
 
 def own_folder(kind: str) -> Path:
     """Where things are kept on this machine that can be made again."""
-    base = os.environ.get("QKV_CACHE") or os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(base) / "qkv" / kind
+    named = os.environ.get("QKV_CACHE", "")
+    if named and not os.path.isabs(named):
+        raise QkvError(f"QKV_CACHE must be a whole path, not {named!r}, which is another folder wherever you stand.")
+    usual = (named, os.environ.get("XDG_CACHE_HOME", ""), os.environ.get("LOCALAPPDATA", ""))
+    with suppress(RuntimeError):  # a user without a home
+        usual += (str(Path.home() / ".cache"),)
+    base = next((each for each in usual if os.path.isabs(each)), None)
+    return passing_folder(kind) if base is None else Path(base) / "qkv" / kind
+
+
+def passing_folder(kind: str) -> Path:
+    """The same among passing files, by the user's number: for who has no home, or cannot write there."""
+    user = os.geteuid() if hasattr(os, "geteuid") else os.environ.get("USERNAME", "")
+    return Path(tempfile.gettempdir()) / f"qkv-{user}" / kind
 
 
 def write_json(file: Path, value: Any) -> None:

@@ -11,9 +11,11 @@ import pytest
 
 from qkv.api.choices import NewTokenizer
 from qkv.api.loading import load
+from qkv.generate import prepare
 from qkv.generate.language import Options
 from qkv.generate.shape import Temperature, TopK
 from qkv.generate.strategy import Sampling
+from qkv.parts import cpu
 from tests.cli.command import Outcome, qkv
 from tests.cli.text_models import HEADS, save, save_reader, save_writer
 
@@ -95,6 +97,20 @@ def test_guesses_change_nothing(writer: Path, tmp_path: Path) -> None:
     plain = said(qkv("run", writer, *PROMPTS, *MOST))
     assert said(qkv("run", writer, *PROMPTS, *MOST, "--prompt-lookup")) == plain
     assert said(qkv("run", writer, *PROMPTS, *MOST, "--draft", tmp_path / "draft")) == plain
+
+
+def test_without_a_compiler_it_writes_the_same_and_says_so_once(writer: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = said(qkv("run", writer, *PROMPTS, *MOST))
+    monkeypatch.setattr(prepare, "SMALL", 0)  # a tiny model would not ask for the program
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    cpu.library.cache_clear()
+    try:
+        outcome = qkv("run", writer, *PROMPTS, *MOST)
+    finally:
+        cpu.library.cache_clear()
+    assert said(outcome) == expected
+    assert outcome.err.count("\n") == 1
+    assert outcome.err.startswith("qkv: Models answer more slowly on this CPU, by torch alone: 'no-such-compiler', ")
 
 
 def test_a_draft_must_share_the_tokens(writer: Path, folders: Path, tmp_path: Path) -> None:

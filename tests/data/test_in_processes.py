@@ -25,6 +25,14 @@ def made(texts: list[list[int]], epoch: int) -> Pairs:
     return Pairs.from_ids(turned, turned)
 
 
+def test_no_module_of_the_current_folder_is_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("multiprocessing", "numpy", "qkv", "pickle"):
+        (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path / 'it ran')!r}, 'w')\nraise SystemExit")
+    monkeypatch.chdir(tmp_path)
+    assert InProcesses(partial(made, TEXTS))(0).source.ids.tolist() == made(TEXTS, 0).source.ids.tolist()
+    assert not (tmp_path / "it ran").exists()
+
+
 def broken(epoch: int) -> Pairs:
     raise ValueError(f"epoch {epoch} is broken")
 

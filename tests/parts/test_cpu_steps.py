@@ -1,11 +1,7 @@
-import subprocess
-from pathlib import Path
-
 import pytest
 import torch
 import torch.nn.functional as F
 
-from qkv.errors import QkvWarning
 from qkv.parts import cpu, cpu_steps
 from qkv.parts.eight_bits import LEVELS, Int8Linear
 from qkv.parts.feedforward import ACTIVATIONS
@@ -205,39 +201,3 @@ def test_large_answers_lie_where_nobody_looks_any_more():
     del view
     assert answers.like(x, shape).data_ptr() == place
     assert answers.like(x, (3,)).shape == (3,)
-
-
-@needs_program
-def test_a_compiled_program_is_kept(tmp_path, monkeypatch):
-    compiler = cpu.system_compiler()
-    assert compiler is not None
-    monkeypatch.setenv("QKV_CACHE", str(tmp_path))
-    ran = []
-    monkeypatch.setattr(
-        subprocess, "run", lambda command, **_: ran.append(command) or Path(command[-1]).write_bytes(b"x")
-    )
-    kept = cpu._compiled(compiler)
-    assert kept is not None
-    assert kept.read_bytes() == b"x"
-    assert cpu._compiled(compiler) == kept
-    assert len(ran) == 1
-
-
-def test_without_a_compiler_there_is_no_program(monkeypatch):
-    monkeypatch.setenv("CXX", "no-such-compiler")
-    assert cpu.library.__wrapped__() is None
-
-
-@needs_program
-def test_a_compiler_that_fails_gives_no_program_and_is_told_of(tmp_path, monkeypatch):
-    monkeypatch.setenv("QKV_CACHE", str(tmp_path))
-    for does, told in (
-        ("exit 1", "non-zero exit status"),
-        ("echo 'x.cpp:1: error: no OpenMP' >&2; exit 1", "error: no OpenMP"),
-    ):
-        compiler = tmp_path / "compiler"
-        compiler.write_text(f"#!/bin/sh\n{does}\n", encoding="utf-8")
-        compiler.chmod(0o755)
-        monkeypatch.setenv("CXX", str(compiler))
-        with pytest.warns(QkvWarning, match=told):
-            assert cpu.library.__wrapped__() is None

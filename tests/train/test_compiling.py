@@ -1,6 +1,9 @@
 """Blocks compiled while a model trains: few makes of code, the same numbers, and the ledger filled as without."""
 
+import os
+import stat
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +15,7 @@ from qkv.models.gpt2 import GPT2Sizes
 from qkv.models.head_choice import HeadChoice
 from qkv.parts.context import Ledger
 from qkv.parts.experts import BALANCE, DROPPED, LOADS, ROUTER_Z
-from qkv.train.compiling import compiled_blocks
+from qkv.train.compiling import KEPT_IN, compiled_blocks
 from tests.models.small import perturb
 
 IDS = torch.randint(0, 23, (2, 9), generator=torch.Generator().manual_seed(0))
@@ -33,6 +36,19 @@ def graphs(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     )
     torch._dynamo.reset()
     return found
+
+
+def test_what_torch_compiles_is_kept_where_nobody_else_can_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("QKV_CACHE", str(tmp_path))
+    for named, kept in ((None, tmp_path / "qkv" / "torch"), (str(tmp_path / "named"), tmp_path / "named")):
+        monkeypatch.setenv(KEPT_IN, str(named))
+        if named is None:
+            monkeypatch.delenv(KEPT_IN)
+        with compiled_blocks(some_model()):
+            assert os.environ[KEPT_IN] == str(kept)
+    assert stat.S_IMODE((tmp_path / "qkv" / "torch").stat().st_mode) == 0o700
 
 
 def some_model() -> nn.Module:

@@ -3,11 +3,12 @@
 import json
 from pathlib import Path
 
+import pytest
 import torch
 
 from qkv.train.optimizers import adamw
 from qkv.train.origin import Origin, started_by
-from qkv.train.provenance import describe, fingerprint_of_weights, git_commit, provenance
+from qkv.train.provenance import describe, fingerprint_of_weights, provenance, source_fingerprint
 from qkv.train.schedules import Cosine
 from tests.train.tiny import TinyModel
 
@@ -37,8 +38,17 @@ def test_weights_at_the_start_have_a_name() -> None:
     assert "weights_at_start" not in provenance(torch.device("cpu"))
 
 
-def test_no_commit_outside_a_repository(tmp_path: Path) -> None:
-    assert git_commit(tmp_path) is None
+def test_a_session_names_the_source_by_its_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever was changed in it since a commit, and wherever it was installed from."""
+    package = tmp_path / "qkv"
+    (package / "train").mkdir(parents=True)
+    (package / "train" / "provenance.py").write_text("one")
+    monkeypatch.setattr("qkv.train.provenance.__file__", str(package / "train" / "provenance.py"))
+    first = source_fingerprint.__wrapped__()
+    assert source_fingerprint.__wrapped__() == first
+    (package / "more.py").write_text("")
+    assert source_fingerprint.__wrapped__() != first
+    assert len(provenance(torch.device("cpu"))["source"]) == 16
 
 
 def test_parts_are_described_well_enough_to_tell_them_apart() -> None:

@@ -48,6 +48,7 @@ def _made(run: RunHistory) -> dict[str, Any]:
     versions = {f"version of {name}": value for name, value in session.get("versions", {}).items()}
     hardware = {name: session.get("hardware", {}).get(name) for name in ("device", "threads")}
     more = {"data": run.described.get("data"), "commit": session.get("git_commit"), **hardware, **versions}
+    more["source of qkv"] = session.get("source")
     if "weights_at_start" in session:
         more["weights at start"] = session["weights_at_start"]
     return {**flat_settings(run), **more}

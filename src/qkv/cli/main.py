@@ -11,6 +11,7 @@ import typer
 from qkv.cli.plain import PlainCommand
 from qkv.cli.process import ALONE, TYPED, ending
 from qkv.cli.train_ranks import hush, rank
+from qkv.data.safe_path import for_good
 from qkv.errors import QkvError, QkvWarning
 
 
@@ -89,6 +90,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     hush()
     ALONE.set(arguments is None)
+    if ALONE.get():
+        for_good()
     typed = sys.argv[1:] if arguments is None else list(arguments)
     TYPED.set(["qkv", *typed])
     try:

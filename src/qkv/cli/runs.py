@@ -150,6 +150,7 @@ def one(run: "RunHistory") -> str:
         "device": told.device or UNKNOWN,
         "versions": ", ".join(f"{name} {version}" for name, version in session.get("versions", {}).items()) or UNKNOWN,
         "commit": session.get("git_commit") or UNKNOWN,
+        "source of qkv": session.get("source") or UNKNOWN,
         "sessions": str(len(run.described["sessions"])),
         "command": told.command or UNKNOWN,
         "in": session.get("directory", UNKNOWN),

@@ -14,6 +14,7 @@ from typing import Any, Generic, TypeVar
 from weakref import finalize
 
 from qkv.data.ahead import Ahead
+from qkv.data.safe_path import safe_path
 from qkv.errors import QkvError, QkvWarning
 
 Item = TypeVar("Item")
@@ -155,7 +156,8 @@ class _Worker(Generic[Item]):
         spawned = get_context("spawn")
         self._connection, there = spawned.Pipe()
         process = spawned.Process(target=_serve, args=(there, self._make), daemon=True)
-        process.start()
+        with safe_path():
+            process.start()
         there.close()
         self._process = process
 

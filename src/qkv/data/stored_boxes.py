@@ -23,6 +23,7 @@ from qkv.data.image_rows import Pixels
 from qkv.data.plan import PlannedBatch
 from qkv.data.preprocessing import FILTERS, Normalise
 from qkv.data.rows import TensorBatch, single
+from qkv.data.safe_path import safe_path
 from qkv.data.token_rows import Ints
 from qkv.errors import QkvError
 
@@ -78,7 +79,7 @@ def store_boxes(data: BoxedImages, size: tuple[int, int], *, workers: int = 1) -
     if workers == 1:
         made = [_made(data.items, first, size) for first in firsts]
     else:
-        with ProcessPoolExecutor(workers, get_context("spawn"), _prepare, (data.items, size)) as pool:
+        with safe_path(), ProcessPoolExecutor(workers, get_context("spawn"), _prepare, (data.items, size)) as pool:
             made = list(pool.map(_made_elsewhere, firsts))
     pixels = np.concatenate([pixels for pixels, _ in made])
     return StoredBoxes(pixels, [boxes for _, some in made for boxes in some], data.names)

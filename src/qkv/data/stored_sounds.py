@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from qkv.data.safe_path import safe_path
 from qkv.data.sound_features import WaveFeatures
 from qkv.data.sound_files import SpokenFiles, read_waves
 from qkv.errors import QkvError
@@ -50,7 +51,7 @@ def stored_waves(
     if processes == 1:
         return [torch.from_numpy(wave) for wave in read(files)]
     groups = [files[first : first + AT_ONCE] for first in range(0, len(files), AT_ONCE)]
-    with ProcessPoolExecutor(processes, get_context("spawn"), torch.set_num_threads, (1,)) as workers:
+    with safe_path(), ProcessPoolExecutor(processes, get_context("spawn"), torch.set_num_threads, (1,)) as workers:
         return [torch.from_numpy(wave) for some in workers.map(read, groups) for wave in some]
 
 

@@ -3,10 +3,10 @@
 #pragma once
 
 #include "cpu_room.h"
+#include "cpu_threads.h"
 #include "cpu_vectors.h"
 
 #include <cmath>
-#include <omp.h>
 
 // The `count` likeliest tokens of each row, best first, with their log-probabilities; forbidden ones are passed over.
 struct Choose {

@@ -9,9 +9,8 @@
 
 #pragma once
 
+#include "cpu_threads.h"
 #include "cpu_vectors.h"
-
-#include <omp.h>
 
 constexpr int PANEL = 32, PARTS = PANEL / LANES;  // as Python packs them; registers that one cell of all outputs fills
 constexpr long BLOCK = 512;  // cells that are added up before they join the sum of others: sums of fewer are rounded less

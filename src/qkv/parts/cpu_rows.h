@@ -5,10 +5,10 @@
 
 #include "cpu_maps.h"
 #include "cpu_room.h"
+#include "cpu_threads.h"
 #include "cpu_vectors.h"
 
 #include <cmath>
-#include <omp.h>
 
 #if defined(__AVX512F__)
 constexpr int TALL = 8;  // queries whose sums fit into registers, beside each other WIDE numbers

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from qkv.errors import QkvError
-from qkv.files import own_folder, write_whole
+from qkv.parts import program_cache
 
 TYPES = {torch.bfloat16: 9, torch.float16: 6, torch.float32: 7, torch.float8_e4m3fn: 0}  # as the driver counts them
 SWIZZLED = 3  # by 128 bytes
@@ -226,8 +226,8 @@ def compiled(file: Path, numbers: tuple[tuple[str, int | str], ...], architectur
     version = _done(nvrtc.nvrtcVersion())
     known = [source, *headers, *headers.values(), *options, repr(version).encode()]
     named = hashlib.sha256(b"\0".join(known)).hexdigest()
-    kept = own_folder("programs") / f"{file.stem}-{named}.cubin"
-    if kept.exists():
+    name = f"{file.stem}-{named}"
+    if (kept := program_cache.kept(name, ".cubin")) is not None:
         return kept.read_bytes()
     made = _done(nvrtc.nvrtcCreateProgram(source, file.name.encode(), len(headers), [*headers.values()], [*headers]))
     (status,) = nvrtc.nvrtcCompileProgram(made, len(options), options)
@@ -237,7 +237,7 @@ def compiled(file: Path, numbers: tuple[tuple[str, int | str], ...], architectur
         raise QkvError(f"{file.name} cannot be compiled for {architecture}: {log.decode(errors='replace').strip()}")
     code = b" " * _done(nvrtc.nvrtcGetCUBINSize(made))
     _done(nvrtc.nvrtcGetCUBIN(made, code))
-    write_whole(kept, code)
+    program_cache.keep(name, ".cubin", code)
     return code
 
 

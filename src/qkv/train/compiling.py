@@ -1,5 +1,6 @@
 """Compiling a model block by block while it trains."""
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -8,11 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from qkv.data.safe_path import safe_path
 from qkv.parts.attention.kernels.choose import LONG
 from qkv.parts.block import Block
 from qkv.parts.context import Context
+from qkv.parts.program_cache import private_folder
 from qkv.train.streamed import streamed_stacks
 
+KEPT_IN = "TORCHINDUCTOR_CACHE_DIR"
 MAKES = 64  # of blocks that differ in their parts, or in what the pass knows (no padding, evaluation): compiled each
 
 
@@ -28,8 +32,8 @@ def compiled_blocks(model: nn.Module, *, dynamic: bool | None = True) -> Iterato
     compiled = compile_blocks(model, dynamic=dynamic)
     streams = streamed_stacks(model, lambda way: _with_own_page(torch.compile(way, dynamic=dynamic)))
     try:
-        # Beyond that limit torch leaves blocks uncompiled.
-        with streams, torch._dynamo.config.patch(recompile_limit=MAKES):
+        # Beyond that limit torch leaves blocks uncompiled. Its compiler starts processes of Python.
+        with safe_path(), streams, torch._dynamo.config.patch(recompile_limit=MAKES):
             yield
     finally:
         for module in compiled:
@@ -38,6 +42,8 @@ def compiled_blocks(model: nn.Module, *, dynamic: bool | None = True) -> Iterato
 
 def compile_blocks(model: nn.Module, *, dynamic: bool | None = True) -> list[nn.Module]:
     """The same for good; what was compiled is given back."""
+    if KEPT_IN not in os.environ:  # torch would take a folder that any user of this machine can make before
+        os.environ[KEPT_IN] = str(private_folder("torch"))
     blocks: list[nn.Module] = [module for module in model.modules() if isinstance(module, Block)]
     for block in blocks:
         block.forward = _with_own_page(torch.compile(block.forward, dynamic=dynamic))

@@ -167,7 +167,7 @@ def _is_whole(described: Mapping[str, Any]) -> bool:
     for session in sessions:
         if not isinstance(session, dict):
             return False
-        kinds += [(session.get(name), str) for name in ("started", "directory", "git_commit", "by")]
+        kinds += [(session.get(name), str) for name in ("started", "directory", "git_commit", "source", "by")]
         kinds += [(session.get("command"), list), (session.get("versions"), dict), (session.get("hardware"), dict)]
     return all(value is None or isinstance(value, kind) for value, kind in kinds)
 

@@ -3,10 +3,10 @@
 import hashlib
 import os
 import platform
-import subprocess
 import sys
 from dataclasses import fields, is_dataclass
 from datetime import UTC, datetime
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from qkv.files import checksum
+from qkv.train.commit import git_commit
 from qkv.train.origin import current_origin
 
 PACKAGES = ("qkv", "torch", "numpy", "safetensors", "tokenizers", "sacrebleu")
@@ -37,6 +39,7 @@ def provenance(device: torch.device, weights: str | None = None, ranks: str = ""
             "device": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine(),
             **_of_device(device),
         },
+        "source": source_fingerprint(),
         "git_commit": git_commit(Path(__file__).parent),
         "git_commit_of_directory": git_commit(here),
     }
@@ -75,14 +78,14 @@ def fingerprint_of_weights(model: nn.Module) -> str:
     return digest.hexdigest()[:16]
 
 
-def git_commit(folder: Path) -> str | None:
-    """The commit checked out in `folder`, with a plus sign if files were changed since; None outside a repository."""
-    command = ["git", "-C", str(folder), "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty=+"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return done.stdout.strip()
+@cache
+def source_fingerprint() -> str:
+    """A short name for the files of this package, which says more than a commit: they may have been changed since."""
+    package, digest = Path(__file__).parents[1], hashlib.sha256()
+    for file in sorted(package.rglob("*")):
+        if file.is_file() and "__pycache__" not in file.parts:
+            digest.update(f"{file.relative_to(package).as_posix()} {checksum(file)}\n".encode())
+    return digest.hexdigest()[:16]
 
 
 def describe(part: Any) -> Any:

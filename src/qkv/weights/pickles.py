@@ -16,6 +16,9 @@ from qkv.weights.unpickle import REFUSED
 
 PICKLE, PICKLE_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
 SECONDS, BYTES_A_SECOND = 120, 10 * 2**20  # the time limit: to start torch, and for the file
+# All that the process is told of a person's environment, in which secrets may stand: where libraries of the system are,
+# and where passing files go.
+HANDED_ON = ("PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "SYSTEMROOT", "TMPDIR", "TEMP", "TMP")
 
 
 def pickles_in(folder: Path) -> list[Path]:
@@ -54,21 +57,37 @@ def rewrite(file: Path, new: Path) -> None:
     if not file.is_file():
         raise QkvError(f"The file {file} is missing.")
     seconds = SECONDS + file.stat().st_size // BYTES_A_SECOND
-    command = [sys.executable, "-m", "qkv.weights.unpickle", str(file), str(new)]
+    old = os.path.abspath(file)
     try:
-        done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=seconds,
-            check=False,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-        )
+        with tempfile.TemporaryDirectory() as empty:
+            done = subprocess.run(
+                [*_alone("from qkv.weights.unpickle import main; sys.exit(main(*sys.argv[1:]))"), old, str(new)],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                encoding="utf-8",
+                errors="replace",
+                timeout=seconds,
+                check=False,
+                cwd=empty,
+                env={name: os.environ[name] for name in HANDED_ON if name in os.environ} | {"OMP_NUM_THREADS": "1"},
+            )
     except subprocess.TimeoutExpired as error:
         raise QkvError(f"{file} is refused: opening it took more than {seconds} seconds.") from error
     if done.returncode == REFUSED and done.stdout.strip():
-        raise QkvError(done.stdout.strip().splitlines()[-1])
+        raise QkvError(done.stdout.strip().splitlines()[-1].replace(old, str(file)))
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1][:200]
         raise QkvError(f"{file} could not be opened; the process that tried ended with {done.returncode}: {last}.")
+
+
+def _alone(program: str) -> list[str]:
+    """A command that runs a program with the libraries that this process has, and with nothing of where it stands.
+
+    `-I`: no current folder, no folder of the person's own, no variables that name others. Where qkv and torch lie is
+    handed over, since they may be found by such a variable alone.
+    """
+    here, own = Path.cwd(), str(Path(__file__).parents[2])
+    folders = [folder for folder in sys.path if folder == own or (os.path.isabs(folder) and Path(folder) != here)]
+    folders = folders if own in folders else [own, *folders]
+    return [sys.executable, "-I", "-X", "utf8", "-c", f"import sys; sys.path[:] = {folders!r}; {program}"]

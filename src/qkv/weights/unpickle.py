@@ -1,4 +1,4 @@
-"""Rewrites one pickle of weights as safetensors, in a process of its own: `python -m qkv.weights.unpickle OLD NEW`.
+"""Rewrites one pickle of weights as safetensors, in a process of its own.
 
 A pickle is a program. torch's restricted loader runs only the few steps that rebuild tensors, and this process, which
 may take no more memory and time than such a file needs, is all that a flaw in the loader could harm. The only file that
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import pickle
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +68,3 @@ def main(old: str, new: str) -> int:
         print(f"Cannot write what {file} holds: {error}; make room.")
         return REFUSED
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))

@@ -51,6 +51,15 @@ def test_own_profiles_are_found_by_name(
     assert find_profile("abacus-9000") == found
 
 
+def test_profiles_that_cannot_be_looked_for_are_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    def closed(self: Path) -> bool:
+        raise PermissionError(13, "Permission denied", str(self))
+
+    monkeypatch.setattr(Path, "exists", closed)  # as a folder that cannot be searched answers in Python 3.11
+    monkeypatch.setattr(Path, "is_file", closed)
+    assert find_profile("cpu") is None
+
+
 def test_products_take_longer_in_the_long_run_and_nothing_else_does(profile: DeviceProfile) -> None:
     held, large, moved = (
         replace(profile, sustained={"float32": 1.25, "bfloat16": 2.0}),

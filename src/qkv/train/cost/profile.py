@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from qkv.errors import QkvError
-from qkv.files import own_folder, read_json, write_whole
+from qkv.files import is_file, own_folder, read_json, write_whole
 from qkv.train.cost.grid import Grid, between
 from qkv.train.cost.operators import AttentionShape, Product, Work
 
@@ -185,7 +185,7 @@ def find_profile(device: str) -> DeviceProfile | None:
         device = short_name(device_name(place))
     own = own_profiles() / f"{device}.json"
     for file in (own, shipped().get(device)):
-        if file is not None and file.exists():
+        if file is not None and is_file(file):
             return DeviceProfile.load(file)
     return None
 
