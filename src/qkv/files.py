@@ -56,9 +56,9 @@ def own_folder(kind: str) -> Path:
     named = os.environ.get("QKV_CACHE", "")
     if named and not os.path.isabs(named):
         raise QkvError(f"QKV_CACHE must be a whole path, not {named!r}, which is another folder wherever you stand.")
-    usual = (named, os.environ.get("XDG_CACHE_HOME", ""), os.environ.get("LOCALAPPDATA", ""))
+    usual = [named, os.environ.get("XDG_CACHE_HOME", ""), os.environ.get("LOCALAPPDATA", "")]
     with suppress(RuntimeError):  # a user without a home
-        usual += (str(Path.home() / ".cache"),)
+        usual.append(str(Path.home() / ".cache"))
     base = next((each for each in usual if os.path.isabs(each)), None)
     return passing_folder(kind) if base is None else Path(base) / "qkv" / kind
 

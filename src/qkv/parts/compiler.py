@@ -26,8 +26,8 @@ def system_compiler() -> list[str] | None:
         said = [[named], shlex.split(named)] if named else [[name] for name in NAMES]
     except ValueError:  # a quotation mark without its other
         said = [[named]]
-    found = ((_place(words[0]), *words[1:]) for words in said)
-    return next(([place, *more] for place, *more in found if place is not None), None)
+    found = ((_place(words[0]), words[1:]) for words in said)
+    return next(([place, *more] for place, more in found if place is not None), None)
 
 
 def identity(compiler: Sequence[str]) -> str:

@@ -40,13 +40,15 @@ def library() -> ctypes.CDLL | None:
     if compiler is None:
         named = os.environ.get("CXX")
         none = f"{named!r}, which CXX names, is no program" if named else f"there is none of {', '.join(NAMES)}"
-        return _without(f"{none}; install a C++ compiler or name one in CXX")
+        _say(f"{none}; install a C++ compiler or name one in CXX")
+        return None
     name = _name(compiler)
     if (program := program_cache.kept(name, ".so")) is not None:
         return _loaded(program)
     failed = program_cache.kept(name, ".failed")
     if failed is not None and time.time() - failed.stat().st_mtime < RETRIED:
-        return _without(f"{failed.read_text('utf-8')} (it is tried again in a day, or once {failed} is deleted)")
+        _say(f"{failed.read_text('utf-8')} (it is tried again in a day, or once {failed} is deleted)")
+        return None
     try:
         with tempfile.TemporaryDirectory(prefix="qkv-", ignore_cleanup_errors=True) as folder:
             made = Path(folder) / f"{FILE.stem}.so"
@@ -54,8 +56,10 @@ def library() -> ctypes.CDLL | None:
             return _loaded(program_cache.keep(name, ".so", made.read_bytes()) or made)
     except (OSError, QkvError) as error:
         why = f"{shlex.join(compiler)} cannot compile {FILE.name}: {error}; another compiler can be named in CXX"
-        program_cache.keep(name, ".failed", why.encode(), aloud=False)
-        return _without(why)
+        if isinstance(error, QkvError):  # it was the compiler
+            program_cache.keep(name, ".failed", why.encode(), aloud=False)
+        _say(why)
+        return None
 
 
 def compile_program(compiler: Sequence[str], source: Path, made: Path, options: Sequence[str] = ()) -> None:
@@ -90,7 +94,8 @@ def _loaded(program: Path) -> ctypes.CDLL | None:
     try:
         found = ctypes.CDLL(str(program))
     except OSError as error:  # the system lets nothing be run that lies there
-        return _without(f"{error}; name another folder in QKV_CACHE")
+        _say(f"{error}; name another folder in QKV_CACHE")
+        return None
     if not alone and hasattr(found, "kmp_set_blocktime"):
         os.environ.setdefault("KMP_BLOCKTIME", "0")  # it reads this at its first call
     return found
@@ -101,7 +106,7 @@ def _has_llvm() -> bool:
     return os.name == "posix" and hasattr(ctypes.CDLL(None), "__kmpc_fork_call")
 
 
-def _without(why: str) -> None:
+def _say(why: str) -> None:
     warnings.warn(f"Models answer more slowly on this CPU, by torch alone: {why}.", QkvWarning, stacklevel=3)
 
 
