@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from safetensors import SafetensorError, safe_open
 
-from qkv.errors import QkvError
+from qkv.errors import QkvError, legible
 
 if TYPE_CHECKING:
     from torch import Tensor  # fetched where tensors are: processes that cut texts into tokens do without
@@ -30,7 +30,7 @@ def replacing(file: Path) -> Iterator[Path]:
     passing = file.with_name(f".{file.name}.{writer()}-{token_hex(4)}.partial")  # no other writer's, on any machine
     try:
         yield passing
-        with passing.open("rb") as stream:
+        with passing.open("rb+") as stream:  # Windows brings to the disk only what may be written
             os.fsync(stream.fileno())
         passing.replace(file)
     finally:
@@ -58,7 +58,21 @@ def own_folder(kind: str) -> Path:
 
 def write_json(file: Path, value: Any) -> None:
     with replacing(file) as passing:
-        passing.write_text(json.dumps(value, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+        passing.write_text(json_text(value), encoding="utf-8", newline="\n")
+
+
+def json_text(value: Any) -> str:
+    """As `write_json` writes it: names of files are legible in it, whatever their bytes are."""
+    text = json.dumps(value, indent=2, allow_nan=False)
+    return (json.dumps(_legible(json.loads(text)), indent=2) if HALF.search(text) else text) + "\n"
+
+
+def _legible(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {legible(name): _legible(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_legible(each) for each in value]
+    return legible(value) if isinstance(value, str) else value
 
 
 def write_whole(file: Path, content: bytes) -> Path:
@@ -207,7 +221,10 @@ def checksum_of_json(value: Any) -> str:
 
 def sync_folder(folder: Path) -> None:
     """A rename is safe only once the folder that holds the name reached the disk."""
-    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        descriptor = os.open(folder, os.O_RDONLY)
+    except PermissionError:  # Windows opens no folder, and knows no such wish
+        return
     try:
         os.fsync(descriptor)
     finally:
