@@ -63,8 +63,12 @@ def write_json(file: Path, value: Any) -> None:
 
 def json_text(value: Any) -> str:
     """As `write_json` writes it: names of files are legible in it, whatever their bytes are."""
-    text = json.dumps(value, indent=2, allow_nan=False)
-    return (json.dumps(_legible(json.loads(text)), indent=2) if HALF.search(text) else text) + "\n"
+    return _dumps(value, indent=2) + "\n"
+
+
+def _dumps(value: Any, **style: Any) -> str:
+    text = json.dumps(value, allow_nan=False, **style)
+    return json.dumps(_legible(json.loads(text)), **style) if HALF.search(text) else text
 
 
 def _legible(value: Any) -> Any:
@@ -197,6 +201,8 @@ def _reading_tensors(file: Path) -> Iterator[None]:
         if not file.is_file() and file.exists():
             kind = "a folder" if file.is_dir() else "no file"
             raise QkvError(f"{file} is {kind}: it should be a safetensors file.")
+        with file.open("rb"):  # the system says why it gives none; safetensors calls every such file missing
+            pass
         yield
     except FileNotFoundError as error:
         raise QkvError(f"The file {file} is missing.") from error
@@ -214,7 +220,7 @@ def checksum(file: Path) -> str:
 def checksum_of_json(value: Any) -> str:
     """The same for equal values, whatever the spacing and the order of keys in the file."""
     try:
-        return hashlib.sha256(json.dumps(value, sort_keys=True, allow_nan=False).encode()).hexdigest()
+        return hashlib.sha256(_dumps(value, sort_keys=True).encode()).hexdigest()
     except ValueError as error:
         raise QkvError("There is a number that is none (NaN or infinite), which no file of ours holds.") from error
 
