@@ -9,9 +9,10 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 from qkv.cli.plain import PlainCommand
-from qkv.cli.process import ALONE, TYPED, ending
+from qkv.cli.process import ALONE, TYPED, address_space, check_address_space, ending
 from qkv.cli.streams import ready_streams
 from qkv.cli.train_ranks import hush, rank
+from qkv.cli.triton_apart import keep_triton_apart
 from qkv.errors import QkvError, QkvWarning, legible
 
 
@@ -97,6 +98,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if arguments is None:
             ready_streams(answers=not (typed and typed[0] in VERBS and VERBS[typed[0]].saves))
+            if typed and typed[0] in VERBS and "--help" not in typed:
+                check_address_space()
+                keep_triton_apart()
         with warnings.catch_warnings():
             warnings.showwarning = tell
             code = app_for(typed)(typed, prog_name="qkv", standalone_mode=False)  # the code of a typer.Exit, else None
@@ -117,7 +121,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (MemoryError, RuntimeError) as error:  # torch has no type of its own for memory that is not on a GPU
         if not isinstance(error, MemoryError) and not any(words in str(error) for words in NO_MEMORY):
             raise
-        return complain("There is not enough memory for this: take a smaller model, shorter texts or smaller batches.")
+        limit = address_space()
+        limited = "" if limit is None else f" (This process may have {limit / 2**30:.1f} GiB of addresses: ulimit -v.)"
+        return complain(
+            f"There is not enough memory for this: take a smaller model, shorter texts or smaller batches.{limited}"
+        )
     finally:
         ending()
     return code or 0
