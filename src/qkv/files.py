@@ -1,5 +1,6 @@
 """Writing files so that a crash or a full disk leaves the old state or the new one, never something between."""
 
+import errno
 import hashlib
 import json
 import os
@@ -8,9 +9,10 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from secrets import token_hex
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from safetensors import SafetensorError, safe_open
 
@@ -41,6 +43,33 @@ def replacing(file: Path) -> Iterator[Path]:
 def writer() -> str:
     """This process among those of all machines that may write to a folder: its machine, then its number."""
     return f"{platform.node()}-{os.getpid()}"
+
+
+def hold(file: BinaryIO) -> bool:
+    """Wait until no other process of this machine holds this open file, and hold it until it is closed.
+
+    The system lets go of it also where a process is killed. False: the file system knows no locks.
+    """
+    try:
+        import fcntl
+    except ImportError:
+        return _hold_on_windows(file)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX)
+    except OSError:
+        return False
+    return True
+
+
+def _hold_on_windows(file: BinaryIO) -> bool:
+    msvcrt: Any = import_module("msvcrt")
+    while True:
+        try:
+            msvcrt.locking(file.fileno(), msvcrt.LK_LOCK, 1)  # its first byte, and after ten seconds it gives up
+            return True
+        except OSError as error:
+            if error.errno != errno.EDEADLK:
+                return False
 
 
 def drop_leftovers(folder: Path) -> None:
