@@ -33,6 +33,7 @@ fuzz: $(VENV)/installed-test ## read a million damaged files (an hour or less); 
 
 lint: $(VENV)/installed-test ## ruff: rules and formatting
 	$(BIN)/ruff check
+	$(BIN)/ruff check --preview --select PLW1514 # every text file is opened with its encoding
 	$(BIN)/ruff format --check
 
 types: $(VENV)/installed-test ## mypy

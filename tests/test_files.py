@@ -1,12 +1,23 @@
 import os
 import tempfile
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import torch
 
 from qkv.errors import QkvError
-from qkv.files import copy_into, own_folder, read_notes, read_tensors, write_json, write_tensors, write_whole
+from qkv.files import (
+    checksum_of_json,
+    copy_into,
+    own_folder,
+    read_json,
+    read_notes,
+    read_tensors,
+    write_json,
+    write_tensors,
+    write_whole,
+)
 
 
 def test_makes_the_folder_and_leaves_only_the_file(tmp_path):
@@ -112,3 +123,41 @@ def test_a_user_without_a_home_has_a_cache(monkeypatch):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(Path, "home", homeless)
     assert own_folder("x").is_relative_to(tempfile.gettempdir())
+
+
+def test_a_name_whose_bytes_are_no_text_is_written_so_that_it_can_be_read(tmp_path):
+    file = tmp_path / "config.json"
+    latin, ascii_locale = (
+        b"caf\xe9".decode("utf-8", "surrogateescape"),
+        "café 😀".encode().decode("ascii", "surrogateescape"),
+    )
+    told = {"labels": [latin, ascii_locale, "half\ud83d", "ü", "😀", 1.5, None], latin: True}
+    write_json(file, told)
+    found = read_json(file)
+    assert found == {"labels": ["caf\\xe9", "café 😀", "half\\ud83d", "ü", "😀", 1.5, None], "caf\\xe9": True}
+    assert checksum_of_json(found) == checksum_of_json(told)
+
+
+def test_a_file_of_tensors_that_may_not_be_read_is_not_said_to_be_missing():
+    with tempfile.TemporaryDirectory() as folder:  # which others may enter, unlike what pytest makes
+        os.chmod(folder, 0o755)
+        file = Path(folder) / "model.safetensors"
+        with pytest.raises(QkvError, match="is missing"):
+            read_tensors(file)
+        write_tensors(file, {"x": torch.ones(2)})
+        file.chmod(0)
+        with nobody(), pytest.raises(QkvError, match=r"cannot be read \(Permission denied\)"):
+            read_tensors(file)
+
+
+@contextmanager
+def nobody():
+    """Within the block this process may do no more than anybody, also where the system's administrator runs it."""
+    administrator = hasattr(os, "geteuid") and os.geteuid() == 0
+    if administrator:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        if administrator:
+            os.seteuid(0)

@@ -105,6 +105,24 @@ def test_no_except_catches_everything() -> None:
     assert broad == []
 
 
+def writes_text(call: ast.Call) -> bool:
+    """`file.write_text(…)`, or `file.open("w")`, `open(file, "a")` and their like without a `b`."""
+    name = ast.unparse(call.func).rpartition(".")[2]
+    modes = [each.value for each in call.args if isinstance(each, ast.Constant) and isinstance(each.value, str)]
+    return name == "write_text" or (name == "open" and any(re.fullmatch("[wax]t?[+]?", mode) for mode in modes))
+
+
+def test_what_is_written_as_text_has_the_same_line_ends_on_every_system() -> None:
+    """Of encodings `make lint` takes care."""
+    found = []
+    for file in (ROOT / "src").rglob("*.py"):
+        calls = [each for each in ast.walk(ast.parse(file.read_text(encoding="utf-8"))) if isinstance(each, ast.Call)]
+        for call in filter(writes_text, calls):
+            if not any(each.arg == "newline" for each in call.keywords) and "devnull" not in ast.unparse(call):
+                found.append(f"{file.relative_to(ROOT)}:{call.lineno}")
+    assert found == []
+
+
 def make_targets() -> set[str]:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     return set(re.findall(r"^([a-z][a-z-]*):", makefile, flags=re.MULTILINE))

@@ -23,3 +23,15 @@ def nearest_or_all(name: str, known: Iterable[str]) -> str:
     known = list(known)
     near = get_close_matches(name, known, 1)
     return f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}."
+
+
+def legible(text: str) -> str:
+    """A text that every file can hold.
+
+    Where a system's encoding does not fit, Python keeps the bytes of a file's name as halves of signs, which are no
+    text: they are read as UTF-8, as most systems have it, and spelled as escapes if they are not that either.
+    """
+    try:
+        return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    except UnicodeEncodeError:  # the other halves, which a name on Windows may have
+        return text.encode("utf-8", "backslashreplace").decode()

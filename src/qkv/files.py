@@ -1,5 +1,6 @@
 """Writing files so that a crash or a full disk leaves the old state or the new one, never something between."""
 
+import errno
 import hashlib
 import json
 import os
@@ -9,13 +10,14 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from secrets import token_hex
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from safetensors import SafetensorError, safe_open
 
-from qkv.errors import QkvError
+from qkv.errors import QkvError, legible
 
 if TYPE_CHECKING:
     from torch import Tensor  # fetched where tensors are: processes that cut texts into tokens do without
@@ -31,7 +33,7 @@ def replacing(file: Path) -> Iterator[Path]:
     passing = file.with_name(f".{file.name}.{writer()}-{token_hex(4)}.partial")  # no other writer's, on any machine
     try:
         yield passing
-        with passing.open("rb") as stream:
+        with passing.open("rb+") as stream:  # Windows brings to the disk only what may be written
             os.fsync(stream.fileno())
         passing.replace(file)
     finally:
@@ -42,6 +44,33 @@ def replacing(file: Path) -> Iterator[Path]:
 def writer() -> str:
     """This process among those of all machines that may write to a folder: its machine, then its number."""
     return f"{platform.node()}-{os.getpid()}"
+
+
+def hold(file: BinaryIO) -> bool:
+    """Wait until no other process of this machine holds this open file, and hold it until it is closed.
+
+    The system lets go of it also where a process is killed. False: the file system knows no locks.
+    """
+    try:
+        import fcntl
+    except ImportError:
+        return _hold_on_windows(file)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX)
+    except OSError:
+        return False
+    return True
+
+
+def _hold_on_windows(file: BinaryIO) -> bool:
+    msvcrt: Any = import_module("msvcrt")
+    while True:
+        try:
+            msvcrt.locking(file.fileno(), msvcrt.LK_LOCK, 1)  # its first byte, and after ten seconds it gives up
+            return True
+        except OSError as error:
+            if error.errno != errno.EDEADLK:
+                return False
 
 
 def drop_leftovers(folder: Path) -> None:
@@ -71,7 +100,25 @@ def passing_folder(kind: str) -> Path:
 
 def write_json(file: Path, value: Any) -> None:
     with replacing(file) as passing:
-        passing.write_text(json.dumps(value, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+        passing.write_text(json_text(value), encoding="utf-8", newline="\n")
+
+
+def json_text(value: Any) -> str:
+    """As `write_json` writes it: names of files are legible in it, whatever their bytes are."""
+    return _dumps(value, indent=2) + "\n"
+
+
+def _dumps(value: Any, **style: Any) -> str:
+    text = json.dumps(value, allow_nan=False, **style)
+    return json.dumps(_legible(json.loads(text)), **style) if HALF.search(text) else text
+
+
+def _legible(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {legible(name): _legible(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_legible(each) for each in value]
+    return legible(value) if isinstance(value, str) else value
 
 
 def write_whole(file: Path, content: bytes) -> Path:
@@ -196,6 +243,8 @@ def _reading_tensors(file: Path) -> Iterator[None]:
         if not file.is_file() and file.exists():
             kind = "a folder" if file.is_dir() else "no file"
             raise QkvError(f"{file} is {kind}: it should be a safetensors file.")
+        with file.open("rb"):  # the system says why it gives none; safetensors calls every such file missing
+            pass
         yield
     except FileNotFoundError as error:
         raise QkvError(f"The file {file} is missing.") from error
@@ -213,14 +262,17 @@ def checksum(file: Path) -> str:
 def checksum_of_json(value: Any) -> str:
     """The same for equal values, whatever the spacing and the order of keys in the file."""
     try:
-        return hashlib.sha256(json.dumps(value, sort_keys=True, allow_nan=False).encode()).hexdigest()
+        return hashlib.sha256(_dumps(value, sort_keys=True).encode()).hexdigest()
     except ValueError as error:
         raise QkvError("There is a number that is none (NaN or infinite), which no file of ours holds.") from error
 
 
 def sync_folder(folder: Path) -> None:
     """A rename is safe only once the folder that holds the name reached the disk."""
-    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        descriptor = os.open(folder, os.O_RDONLY)
+    except PermissionError:  # Windows opens no folder, and knows no such wish
+        return
     try:
         os.fsync(descriptor)
     finally:

@@ -38,7 +38,7 @@ class Outcome:
 
 def qkv(*arguments: str | Path, stdin: str | bytes = b"") -> Outcome:
     """One command in this process."""
-    given = io.TextIOWrapper(io.BytesIO(stdin.encode() if isinstance(stdin, str) else stdin))
+    given = io.TextIOWrapper(io.BytesIO(stdin.encode() if isinstance(stdin, str) else stdin), encoding="utf-8")
     out, err = io.StringIO(), io.StringIO()
     with mock.patch.object(sys, "stdin", given), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         code = main([str(argument) for argument in arguments])

@@ -30,7 +30,7 @@ def lm(config: Path, *more: str | Path) -> Outcome:
 
 
 def write(file: Path, text: str) -> Path:
-    file.write_text(text)
+    file.write_text(text, encoding="utf-8")
     return file
 
 
@@ -69,7 +69,7 @@ def test_a_run_repeated_by_its_own_command_has_the_same_weights_bit_for_bit(
                "--steps", "5", "--length", "24", "--hold-out", "0.3", "--device", "cpu", "--seed", "5", "--warmup", "2",
                "--out", "runs/first", "--evaluate-every", "2")  # fmt: skip
     assert made.code == 0, made.err
-    described = json.loads(Path("runs/first/run.json").read_text())
+    described = json.loads(Path("runs/first/run.json").read_text(encoding="utf-8"))
     session = described["sessions"][0]
     assert session["command"][:5] == ["qkv", "train", "lm", "--data", "verses.txt"]
     assert session["by"] == "qkv"
@@ -79,7 +79,7 @@ def test_a_run_repeated_by_its_own_command_has_the_same_weights_bit_for_bit(
     one, other = (read_tensors(Path("runs") / name / "model.safetensors") for name in ("first", "first-again"))
     assert one.keys() == other.keys()
     assert all(torch.equal(one[name], other[name]) for name in one)
-    repeated = json.loads(Path("runs/first-again/run.json").read_text())
+    repeated = json.loads(Path("runs/first-again/run.json").read_text(encoding="utf-8"))
     assert repeated["settings"] == described["settings"]
     assert repeated["data"] == described["data"]
     assert repeated["sessions"][0]["weights_at_start"] == session["weights_at_start"]

@@ -125,7 +125,7 @@ def test_a_name_that_tells_no_format(words: Path, tmp_path: Path) -> None:
 
 def test_a_table_without_a_header_line(words: Path, tmp_path: Path) -> None:
     bare = tmp_path / "bare.tsv"
-    bare.write_text(words.read_text().partition("\n")[2])
+    bare.write_text(words.read_text(encoding="utf-8").partition("\n")[2])
     refused(train(bare, tmp_path / "out"), "no column 'word'", "--names")
     refused(train(bare, tmp_path / "out", "--names", "word,,phonemes"), "'word,,phonemes'", "commas")
     assert train(bare, tmp_path / "out", "--names", "word, phonemes").code == 0

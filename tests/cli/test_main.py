@@ -107,7 +107,7 @@ def test_what_no_room_foresaw_is_one_line_too() -> None:
     full = Path("/dev/full")
     if not full.exists():
         pytest.skip("there is no /dev/full here")
-    with full.open("w") as nowhere:
+    with full.open("w", encoding="utf-8") as nowhere:
         done = subprocess.run(
             [sys.executable, "-m", "qkv", "models", "rnn"],
             stdout=nowhere,

@@ -2,6 +2,7 @@
 
 import gc
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ from qkv.cli.main import VERBS, main
 from qkv.cli.process import ALONE, ending, opening
 from qkv.models.families import FAMILIES
 from qkv.weights.export import export
+from tests.cli.command import qkv
 from tests.cli.text_models import save_writer
 
 RUN = """
@@ -95,3 +97,24 @@ def test_every_verb_has_its_file_and_its_help(capsys: pytest.CaptureFixture[str]
 def test_what_uses_a_model_says_so_itself() -> None:
     assert all(kind in use.kinds for kind, use in USES.items())
     assert {kind for use in USES.values() for kind in use.kinds} == set(USES)
+
+
+def test_a_limit_in_which_torch_does_not_load_is_named() -> None:
+    if shutil.which("bash") is None or sys.platform != "linux":
+        pytest.skip("there is no such limit here")
+    command = f"ulimit -v 400000 && exec {sys.executable} -m qkv run nothing text"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith("qkv: PyTorch does not load in 0.4 GiB of address space")
+    assert done.stderr.count("\n") == 1
+
+
+def test_memory_that_ends_within_a_limit_is_said_with_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("qkv.cli.main.app_for", full)
+    monkeypatch.setattr("qkv.cli.main.address_space", lambda: None)
+    assert "GiB" not in qkv("models").complaint
+    monkeypatch.setattr("qkv.cli.main.address_space", lambda: 3 * 2**30)
+    assert qkv("models").complaint.endswith("smaller batches. (This process may have 3.0 GiB of addresses: ulimit -v.)")

@@ -148,7 +148,7 @@ def test_folder_is_read_in_name_order(tmp_path):
 
 def test_standard_input(monkeypatch):
     def pipe(content):
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content.encode())))
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content.encode()), encoding="utf-8"))
 
     pipe(TSV)
     assert read_table("-", format="tsv").rows == GOOD

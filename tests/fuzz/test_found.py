@@ -31,7 +31,7 @@ HUGE = 10**400  # more than any float
 
 
 def edited(file: Path, **changes: Any) -> None:
-    file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
+    file.write_text(json.dumps({**json.loads(file.read_text(encoding="utf-8")), **changes}), encoding="utf-8")
 
 
 CONFIGS: list[tuple[str, dict[str, Any]]] = [

@@ -76,7 +76,10 @@ def test_a_damaged_file_is_fetched_again(tmp_path: Path, table: Path, commands: 
 
 def test_a_package_of_two_jobs_is_downloaded_once(tmp_path: Path, table: Path, commands: list[list[str]]) -> None:
     twin = Job("twin", JOB.packages, 1, two_files)
-    table.write_text(table.read_text() + table.read_text().replace("numbers/", "twin/"))
+    table.write_text(
+        table.read_text(encoding="utf-8") + table.read_text(encoding="utf-8").replace("numbers/", "twin/"),
+        encoding="utf-8",
+    )
     assert main([JOB, twin], tmp_path, table, "", []) == 0
     assert (tmp_path / "twin/first.bin").exists()
     assert len(commands) == 1
@@ -85,7 +88,7 @@ def test_a_package_of_two_jobs_is_downloaded_once(tmp_path: Path, table: Path, c
 def test_a_file_with_another_checksum_is_refused_and_not_left(
     tmp_path: Path, table: Path, commands: list[list[str]], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    table.write_text(f"{digest(b'other')}  numbers/first.bin\n")
+    table.write_text(f"{digest(b'other')}  numbers/first.bin\n", encoding="utf-8")
     assert main([JOB], tmp_path, table, "", []) == 1
     assert "first.bin is not the file that was expected" in capsys.readouterr().err
     assert list((tmp_path / "numbers").iterdir()) == []
@@ -94,7 +97,7 @@ def test_a_file_with_another_checksum_is_refused_and_not_left(
 def test_what_a_job_should_give_and_does_not_is_named(
     tmp_path: Path, table: Path, commands: list[list[str]], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    table.write_text(table.read_text() + f"{digest(b'')}  numbers/third.bin\n")
+    table.write_text(table.read_text(encoding="utf-8") + f"{digest(b'')}  numbers/third.bin\n", encoding="utf-8")
     assert main([JOB], tmp_path, table, "", []) == 1
     assert "numbers gave no third.bin" in capsys.readouterr().err
 
@@ -113,7 +116,7 @@ def test_a_failing_job_leaves_the_others_running(
     def nothing(packages: Sequence[Path]) -> Iterator[File]:
         yield "first.bin", pieces(packages[0] / "inside/absent")
 
-    table.write_text(table.read_text() + f"{digest(b'')}  broken/first.bin\n")
+    table.write_text(table.read_text(encoding="utf-8") + f"{digest(b'')}  broken/first.bin\n", encoding="utf-8")
     broken = Job("broken", JOB.packages, 1, nothing)
     assert main([broken, JOB], tmp_path, table, "", []) == 1
     assert capsys.readouterr().err == "broken: The package does not hold absent.\n"

@@ -130,7 +130,7 @@ def sent_to_all(world: World, tokenizer: TextTokenizer | None) -> TextTokenizer:
         told = {each.name: each.read_text(encoding="utf-8") for each in Path(folder).iterdir()}
         told = json.loads(world.from_first(json.dumps(told).encode() if tokenizer is not None else None))
         for name, content in told.items():
-            (Path(folder) / name).write_text(content, encoding="utf-8")
+            (Path(folder) / name).write_text(content, encoding="utf-8", newline="\n")
         return TextTokenizer.load(file)
 
 

@@ -3,7 +3,6 @@
 import inspect
 import json
 import os
-import shlex
 import sys
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -16,7 +15,7 @@ import typer
 from qkv.cli.groups import Command, groups_of
 from qkv.cli.process import TYPED
 from qkv.cli.train_ranks import going_on, started
-from qkv.errors import QkvError, nearest_or_all
+from qkv.errors import QkvError, legible, nearest_or_all
 
 OF_A_SESSION = ("config", "resume", "overwrite")  # what is said of one start of a run, and not of the run
 COMMAND = "command"
@@ -91,9 +90,11 @@ def verb(context: typer.Context) -> str:
 
 def repeating(command: str, out: Any, file: str) -> str:
     """One command that makes the run anew, beside it; in the folder where the first one was given."""
+    from qkv.train.origin import for_shell
+
     folder = os.path.normpath(out)
-    return shlex.join(
-        started(["qkv", *command.split(), "--config", os.path.join(folder, file), "--out", f"{folder}-again"])
+    return for_shell(
+        *started(["qkv", *command.split(), "--config", os.path.join(folder, file), "--out", f"{folder}-again"])
     )
 
 
@@ -175,4 +176,4 @@ def _toml(value: Any) -> str:
         return f"[{', '.join(map(_toml, value))}]"
     if isinstance(value, int | float):
         return repr(value)
-    return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")
+    return json.dumps(legible(str(value)), ensure_ascii=False).replace("\x7f", "\\u007f")

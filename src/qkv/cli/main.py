@@ -9,10 +9,12 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 from qkv.cli.plain import PlainCommand
-from qkv.cli.process import ALONE, TYPED, ending
+from qkv.cli.process import ALONE, TYPED, address_space, check_address_space, ending
+from qkv.cli.streams import ready_streams
 from qkv.cli.train_ranks import hush, rank
+from qkv.cli.triton_apart import keep_triton_apart
 from qkv.data.safe_path import for_good
-from qkv.errors import QkvError, QkvWarning
+from qkv.errors import QkvError, QkvWarning, legible
 
 
 class Verb(NamedTuple):
@@ -20,20 +22,21 @@ class Verb(NamedTuple):
 
     summary: str
     file: str
+    saves: bool = False  # its result is in a folder; of others it is what they print
 
 
 VERBS = {
-    "train": Verb("Train a model on your own data.", "train"),
-    "tokenize": Verb("Cut a corpus larger than memory into tokens, before it is trained on.", "tokenize"),
+    "train": Verb("Train a model on your own data.", "train", saves=True),
+    "tokenize": Verb("Cut a corpus larger than memory into tokens, before it is trained on.", "tokenize", saves=True),
     "run": Verb("Give a model its input, get its output.", "run"),
     "look": Verb("Draw where a model looks while it writes.", "look"),
-    "layers": Verb("Draw what each layer of a training run did.", "layers"),
+    "layers": Verb("Draw what each layer of a training run did.", "layers", saves=True),
     "runs": Verb("List, compare and draw what was trained.", "runs"),
-    "consolidate": Verb("Make a checkpoint the model of its run.", "consolidate"),
-    "compare": Verb("Train variants within one budget and draw them side by side.", "compare"),
+    "consolidate": Verb("Make a checkpoint the model of its run.", "consolidate", saves=True),
+    "compare": Verb("Train variants within one budget and draw them side by side.", "compare", saves=True),
     "cost": Verb("Tell what a training will take before it is started.", "cost"),
-    "export": Verb("Write a model as the reference library opens it.", "export"),
-    "convert": Verb("Rewrite old or other model files as a published folder.", "export"),
+    "export": Verb("Write a model as the reference library opens it.", "export", saves=True),
+    "convert": Verb("Rewrite old or other model files as a published folder.", "export", saves=True),
     "certify": Verb("Compare a model with the reference library.", "certify"),
     "models": Verb("List families, sizes and parameter counts.", "models"),
 }
@@ -80,6 +83,7 @@ def every_verb(
 # What BadParameter is a kind of, as is every error of typing a command; typer gives it no name of its own.
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 SHOW = warnings.showwarning
+AROUND = 40  # letters that are shown before and after what cannot be written
 NO_MEMORY = ("allocate memory", "out of memory")
 
 
@@ -95,6 +99,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     typed = sys.argv[1:] if arguments is None else list(arguments)
     TYPED.set(["qkv", *typed])
     try:
+        if arguments is None:
+            ready_streams(answers=not (typed and typed[0] in VERBS and VERBS[typed[0]].saves))
+            if typed and typed[0] in VERBS and "--help" not in typed:
+                check_address_space()
+                keep_triton_apart()
         with warnings.catch_warnings():
             warnings.showwarning = tell
             code = app_for(typed)(typed, prog_name="qkv", standalone_mode=False)  # the code of a typer.Exit, else None
@@ -104,12 +113,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return complain_of_usage(error)
     except QkvError as error:
         return complain(str(error))
+    except UnicodeEncodeError as error:  # a file's name that the system's encoding has no letters for
+        name = error.object[max(0, error.start - AROUND) : error.end + AROUND]
+        return complain(
+            f"{name!r} cannot be written in {error.encoding}: give names in UTF-8, and take a locale that has it "
+            "(PYTHONUTF8=1)."
+        )
     except OSError as error:  # what no room foresaw: standard output on a full disk
         return complain(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}.")
     except (MemoryError, RuntimeError) as error:  # torch has no type of its own for memory that is not on a GPU
         if not isinstance(error, MemoryError) and not any(words in str(error) for words in NO_MEMORY):
             raise
-        return complain("There is not enough memory for this: take a smaller model, shorter texts or smaller batches.")
+        limit = address_space()
+        limited = "" if limit is None else f" (This process may have {limit / 2**30:.1f} GiB of addresses: ulimit -v.)"
+        return complain(
+            f"There is not enough memory for this: take a smaller model, shorter texts or smaller batches.{limited}"
+        )
     finally:
         ending()
     return code or 0
@@ -137,7 +156,7 @@ def complain_of_usage(error: Any) -> int:
 
 def complain(message: str) -> int:
     who = f"qkv, rank {rank()}:" if rank() else "qkv:"
-    print(who, printable(" ".join(message.split())), file=sys.stderr)
+    print(who, printable(" ".join(legible(message).split())), file=sys.stderr)
     return 2
 
 

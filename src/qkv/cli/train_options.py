@@ -1,6 +1,5 @@
 """What the trainings of text models have in common: options, how they become values, and how a training ends."""
 
-import shlex
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -258,7 +257,9 @@ def report(out: Path, examples: Sequence[str], seen: bool, commands: Sequence[st
 
 def quoted(*words: str | Path) -> str:
     """As a shell takes it."""
-    return " ".join(shlex.quote(str(word)) for word in words)
+    from qkv.train.origin import for_shell
+
+    return for_shell(*words)
 
 
 def short(text: str, most: int = 60) -> str:

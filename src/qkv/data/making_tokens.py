@@ -1,11 +1,10 @@
 """Making the file of one tokenised shard, in whatever process it is made."""
 
-import fcntl
 import json
 import platform
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from qkv.data.table import Problem
 from qkv.data.token_files import DamagedTokens, TokenFile, gathering, write_token_file
 from qkv.data.tokenizer import TextTokenizer
 from qkv.errors import QkvError
+from qkv.files import hold
 
 PROBLEMS_KEPT, LONGEST_REASON = 20, 300  # of a shard, with so many letters of their reasons; the others are counted
 LETTERS_AT_ONCE = 1 << 24  # that are cut into tokens together; their ids are lists for a while
@@ -81,8 +81,7 @@ def alone(file: Path) -> Iterator[None]:
     except OSError as error:
         raise QkvError(f"Tokens cannot be written to {file.parent}: {error.strerror or error}.") from error
     with lock:
-        with suppress(OSError):
-            fcntl.flock(lock, fcntl.LOCK_EX)  # let go by the system, also where this process is killed
+        if hold(lock):
             drop_torn(file)
         yield
 

@@ -111,7 +111,7 @@ def notes_file(file: Path) -> Path:
 def write_tokenizer_file(file: Path, tokenizer: Tokenizer, notes: TokenizerNotes, roles: Mapping[str, str]) -> None:
     published = json.dumps(notes.published(roles), indent=2, ensure_ascii=False)
     try:
-        file.write_text(tokenizer.to_str(pretty=True), encoding="utf-8")
-        notes_file(file).write_text(published + "\n", encoding="utf-8")
+        file.write_text(tokenizer.to_str(pretty=True), encoding="utf-8", newline="\n")
+        notes_file(file).write_text(published + "\n", encoding="utf-8", newline="\n")
     except OSError as error:
         raise QkvError(f"The tokenizer file {file} cannot be written: {error.strerror}.") from error

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from typing import Any
 from qkv.data.columns import is_number
 from qkv.errors import QkvError
 from qkv.files import opened_tensors, read_bytes, read_json
-from qkv.train.origin import CONFIGURATION
+from qkv.train.origin import CONFIGURATION, for_shell
 from qkv.train.run_folder import FORMAT
 from qkv.train.run_state import FILE as STATE
 from qkv.train.run_state import state_of
@@ -115,7 +114,7 @@ class RunHistory:
     @property
     def command(self) -> str:
         """As it was typed."""
-        return shlex.join(map(str, self.session.get("command", [])))
+        return for_shell(*self.session.get("command", []))
 
     @property
     def repeat(self) -> str:
@@ -123,7 +122,7 @@ class RunHistory:
         if (self.folder / CONFIGURATION).exists() and self.options.get("data") not in ("-", ["-"]):
             verb, folder = str(self.options["command"]).split(), os.path.normpath(self.folder)
             file = os.path.join(folder, CONFIGURATION)
-            return shlex.join(["qkv", *verb, "--config", file, "--out", f"{folder}-again"])
+            return for_shell("qkv", *verb, "--config", file, "--out", f"{folder}-again")
         if self.session.get("by") == "python":
             return f"Started from Python: run it again as {self.command}, with another folder."
         return self.command

@@ -11,7 +11,7 @@ from typing import Any, Self
 from torch import nn
 
 from qkv.errors import QkvError
-from qkv.files import WRITE_ERRORS, drop_leftovers, read_bytes, read_json, write_json, write_whole
+from qkv.files import WRITE_ERRORS, drop_leftovers, json_text, read_bytes, read_json, write_json, write_whole
 from qkv.parts import agreement
 from qkv.train.checkpoint import Checkpoints
 from qkv.train.interrupts import Interrupted
@@ -107,7 +107,7 @@ class RunFolder:
     def begin(self, settings: Mapping[str, Any], session: Mapping[str, Any]) -> None:
         """Write `run.json`; on resume check first that nothing changed that would change the result."""
         now = {"data": self.data_fingerprint, "settings": {**self.settings, **settings}}
-        now = json.loads(json.dumps(now))  # tuples become lists, as they are on disk
+        now = json.loads(json_text(now))  # as it is on disk, where tuples are lists
         file = self.folder / "run.json"
         sessions = []
         if self.resumes:
@@ -141,7 +141,7 @@ class RunFolder:
         """One line of `metrics.jsonl`, there for others to read at once."""
         line = json.dumps(record, allow_nan=False)
         try:
-            with (self.folder / "metrics.jsonl").open("a", encoding="utf-8") as stream:
+            with (self.folder / "metrics.jsonl").open("a", encoding="utf-8", newline="\n") as stream:
                 stream.write(line + "\n")
         except OSError as error:
             raise QkvError(
@@ -165,7 +165,7 @@ class RunFolder:
         file = self.folder / "metrics.jsonl"
         if not file.exists():
             return 0
-        with file.open("rb") as stream:
+        with file.open("rb+") as stream:
             os.fsync(stream.fileno())
             return os.fstat(stream.fileno()).st_size
 

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 
 from qkv.errors import QkvError, nearest_or_all
+from qkv.files import opened_tensors
 from qkv.parts.eight_bits import quantised
 
 TYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -42,15 +42,12 @@ def published_narrow(folder: Path) -> bool:
     """Whether most numbers of a folder's tensors are written in bfloat16."""
     narrow = total = 0
     for file in sorted(folder.glob("*.safetensors")) if folder.is_dir() else []:
-        try:
-            with safe_open(file, "pt") as tensors:
-                for name in tensors.keys():  # noqa: SIM118 (it is no dict)
-                    part = tensors.get_slice(name)
-                    count = torch.Size(part.get_shape()).numel()
-                    total += count
-                    narrow += count if part.get_dtype() == "BF16" else 0
-        except (SafetensorError, OSError) as error:
-            raise QkvError(f"The file {file} cannot be read ({error}).") from error
+        with opened_tensors(file) as tensors:
+            for name in tensors.keys():  # noqa: SIM118 (it is no dict)
+                part = tensors.get_slice(name)
+                count = torch.Size(part.get_shape()).numel()
+                total += count
+                narrow += count if part.get_dtype() == "BF16" else 0
     return 2 * narrow > total
 
 

@@ -27,7 +27,7 @@ def limit_memory(file_size: int) -> None:
     try:
         import resource
 
-        used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        used = int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[0]) * resource.getpagesize()
         most = used + MEMORY_FACTOR * file_size + MEMORY_MORE
         resource.setrlimit(resource.RLIMIT_AS, (most, most))
     except (ImportError, OSError, ValueError):
