@@ -16,36 +16,27 @@ import warnings
 from functools import cache
 from pathlib import Path
 
-from qkv.errors import QkvError, QkvWarning, nearest_or_all
+from qkv.errors import QkvError, QkvWarning
 from qkv.files import own_folder, write_whole
+from qkv.parts.cpu_level import options
 
 FILE = Path(__file__).with_name("cpu_steps.cpp")
 COMPILERS = ("c++", "g++", "clang++")
 OPTIONS = (
     "-std=c++17", "-O3", "-fopenmp", "-shared", "-fPIC", "-fno-math-errno", "-fno-exceptions",
 )  # fmt: skip
-# What a processor may be taken for, in QKV_CPU_LEVEL, to try what others have; without it, for what it is.
-LEVELS = {"": ("-march=native",), "avx512": ("-march=x86-64-v4",), "avx2": ("-march=x86-64-v3",), "plain": ()}
 PATIENCE = 120  # seconds for a compiler
 
 
 @cache
 def library() -> ctypes.CDLL | None:
     """The compiled program; None: it cannot be had here."""
-    compiler, options = system_compiler(), (*OPTIONS, *LEVELS[level()])
-    made = None if compiler is None else _compiled(compiler, options)
+    compiler = system_compiler()
+    made = None if compiler is None else _compiled(compiler)
     try:
         return None if made is None else ctypes.CDLL(str(made))  # threads are of the OpenMP that torch has brought
     except OSError:
         return None  # the system lets nothing be run that lies there
-
-
-def level() -> str:
-    """What the processor is taken for."""
-    asked = os.environ.get("QKV_CPU_LEVEL", "")
-    if asked not in LEVELS:
-        raise QkvError(f"QKV_CPU_LEVEL is {asked!r}: {nearest_or_all(asked, [each for each in LEVELS if each])}")
-    return asked
 
 
 def system_compiler() -> Path | None:
@@ -54,7 +45,7 @@ def system_compiler() -> Path | None:
     return next((Path(name).resolve() for name in found if name is not None), None)
 
 
-def _compiled(compiler: Path, options: tuple[str, ...]) -> Path | None:
+def _compiled(compiler: Path) -> Path | None:
     """Where the compiled program lies: from the last time, if nothing has changed of it, compiler and processor.
 
     None: this compiler cannot make it.
@@ -62,7 +53,7 @@ def _compiled(compiler: Path, options: tuple[str, ...]) -> Path | None:
     sources = sorted(FILE.parent.glob("cpu_*.h")) + [FILE]
     status = compiler.stat()
     known = [each.read_bytes() for each in sources]
-    known += [repr((str(compiler), status.st_size, status.st_mtime, options)).encode(), _processor()]
+    known += [repr((str(compiler), status.st_size, status.st_mtime, OPTIONS, options())).encode(), _processor()]
     named = hashlib.sha256(b"\0".join(known)).hexdigest()
     kept = own_folder("programs") / f"{FILE.stem}-{named}.so"
     if kept.exists():
@@ -73,7 +64,8 @@ def _compiled(compiler: Path, options: tuple[str, ...]) -> Path | None:
     folder = Path(tempfile.mkdtemp(prefix="qkv-"))
     made = folder / kept.name
     try:
-        subprocess.run([compiler, *options, FILE, "-o", made], check=True, capture_output=True, timeout=PATIENCE)
+        command = [compiler, *OPTIONS, *options(), FILE, "-o", made]
+        subprocess.run(command, check=True, capture_output=True, timeout=PATIENCE)
         write_whole(kept, made.read_bytes())
     except (OSError, subprocess.SubprocessError) as error:
         shutil.rmtree(folder, ignore_errors=True)
