@@ -14,7 +14,7 @@ from qkv.weights.maps.catalogue import PUBLISHED
 from qkv.weights.published import family_of, save_published
 from qkv.weights.rules import to_theirs
 from qkv.weights.save import tensors_of
-from tests.parity.published import agree, close
+from tests.parity.published import agree
 
 VOCABULARY, LONGEST = 41, 160  # beyond the farthest distance that has a bucket of its own
 CONFIG = {

@@ -19,7 +19,7 @@ from qkv.weights.maps.whisper import WHISPER
 from qkv.weights.published import save_published
 from qkv.weights.rules import to_theirs
 from qkv.weights.save import tensors_of
-from tests.parity.published import agree, close
+from tests.parity.published import agree
 
 VOCABULARY, START, END = 41, 38, 37
 CONFIG = {
