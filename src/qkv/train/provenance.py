@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from qkv.parts.device import device_name
 from qkv.train.origin import current_origin
 
 PACKAGES = ("qkv", "torch", "numpy", "safetensors", "tokenizers", "sacrebleu")
@@ -34,7 +35,7 @@ def provenance(device: torch.device, weights: str | None = None, ranks: str = ""
             "host": platform.node(),
             "system": platform.platform(),
             "threads": torch.get_num_threads(),
-            "device": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine(),
+            "device": device_name(device),
             **_of_device(device),
         },
         "git_commit": git_commit(Path(__file__).parent),

@@ -18,6 +18,7 @@ from safetensors import SafetensorError, safe_open
 from qkv.errors import QkvError, QkvWarning, nearest_or_all
 from qkv.parts import cpu
 from qkv.parts.cpu_maps import onednn_takes
+from qkv.parts.device import check_bfloat16, is_tested
 from qkv.parts.eight_bits import quantised
 from qkv.parts.narrow_maps import BFloat16Linear, NarrowLinear, with_narrow_maps
 
@@ -35,12 +36,14 @@ def settled(precision: str, folder: Path, device: torch.device) -> str:
     """What `auto` means for this model on this device; anything else is what was asked for.
 
     Nobody is given less than what was published: float32, unless the weights were published in bfloat16 and are used on
-    a GPU. There all that was learned is kept, and answers come several times sooner.
+    a GPU that qkv is tested on. There all that was learned is kept, and answers come several times sooner.
     """
     check_precision(precision)
+    if precision == "bfloat16" and device.type != "cpu":
+        check_bfloat16(device)
     if precision != "auto":
         return precision
-    return "bfloat16" if device.type == "cuda" and published_narrow(folder) else "float32"
+    return "bfloat16" if device.type == "cuda" and is_tested(device) and published_narrow(folder) else "float32"
 
 
 def published_narrow(folder: Path) -> bool:
