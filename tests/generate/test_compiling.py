@@ -58,6 +58,6 @@ def test_blocks_of_pictures_share_one_code(graphs: list[Any]) -> None:
 def test_what_is_not_compiled_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(QkvError, match="leave compile out"):
         load(save_writer(tmp_path / "writer"), "cpu", compile=True)
-    monkeypatch.setattr("qkv.parts.eight_bits.SMALL", 1)
-    with pytest.raises(QkvError, match="Products of 8 bits are not compiled"):
+    monkeypatch.setattr("qkv.parts.narrow_maps.SMALL", 1)
+    with pytest.raises(QkvError, match="fewer bits than the stream"):
         load(save_reader(tmp_path / "reader", "embedding"), "cpu", precision="int8", compile=True)

@@ -181,7 +181,7 @@ def test_in_bfloat16_steps_are_as_near_to_single_precision_as_the_parts(name):
 
 @torch.inference_mode()
 def test_in_8_bits_steps_are_those_of_the_parts(monkeypatch):
-    monkeypatch.setattr("qkv.parts.eight_bits.SMALL", 1)
+    monkeypatch.setattr("qkv.parts.narrow_maps.SMALL", 1)
     model = quantised(model_of("gpt2"))
     ready = prepare(model)
     assert {AttentionStep, FeedForwardStep} <= kinds(ready)

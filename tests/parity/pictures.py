@@ -84,7 +84,7 @@ def check_pictures_both_ways(pair: Pair, folder: Path) -> None:
     for one, other in zip(
         answers(opened(pictures, interpolate_pos_encoding=True)), of_reference(pair, pictures), strict=True
     ):
-        torch.testing.assert_close(one, other, atol=0, rtol=0)
+        close(one, other)
     written, published = read_tensors(folder / "model.safetensors"), family_of(pair.ours, PUBLISHED)
     rules = published.rules(pair.ours.sizes, pair.ours.head_choice)
     assert len(written) == len(to_theirs(rules, tensors_of(pair.ours)))

@@ -82,7 +82,7 @@ def test_what_is_exported_the_reference_opens(pair: Pair, tmp_path: Path) -> Non
     given = pictures()
     found = answers(opened(given[:, 0].transpose(1, 2)))
     for one, other in zip(found, of_reference(pair, given), strict=True):
-        torch.testing.assert_close(one, other, atol=0, rtol=0)
+        close(one, other)
 
 
 @torch.no_grad()

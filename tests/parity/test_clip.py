@@ -136,7 +136,7 @@ def test_a_tower_of_texts_that_is_exported_the_reference_opens(text_pair, tmp_pa
     assert not any(keys.values())
     ids = random_texts()
     for one, other in zip(answers(opened(ids)), answers(text_pair.reference(ids)), strict=True):
-        torch.testing.assert_close(one, other, atol=0, rtol=0)
+        close(one, other)
 
 
 @pytest.mark.parametrize("resolution", RESOLUTIONS, ids=str)
@@ -164,7 +164,7 @@ def test_what_is_exported_the_reference_opens(both_pair, tmp_path):
     assert not any(keys.values())
     pictures, ids = torch.randn(2, 3, 32, 32), random_texts()
     for one, other in zip(answers(opened(ids, pictures)), answers(both_pair.reference(ids, pictures)), strict=True):
-        torch.testing.assert_close(one, other, atol=0, rtol=0)
+        close(one, other)
 
 
 # As counted in the published files.

@@ -146,7 +146,7 @@ def test_what_is_exported_the_reference_opens(pair, tmp_path):
     images, mask = padded(50, 70)
     given = {"pixel_values": images, "pixel_mask": mask.long()}
     for one, other in zip(answers(opened(**given)), answers(pair.reference(**given)), strict=True):
-        torch.testing.assert_close(one, other, atol=0, rtol=0)
+        close(one, other)
 
 
 def timm_name(name: str) -> str:
@@ -184,7 +184,7 @@ def test_a_network_by_the_names_of_timm_is_read(tmp_path):
     again, images = load_model(tmp_path / "published"), torch.randn(2, 3, 70, 50)
     assert again.sizes == pair.ours.sizes
     for one, other in zip(again(images), pair.ours(images), strict=True):
-        torch.testing.assert_close(one, other, atol=0, rtol=0)
+        close(one, other)
 
 
 @pytest.mark.parametrize("dilation", [False, True])
@@ -202,7 +202,7 @@ def test_networks_of_timm_agree(backbone, dilation, tmp_path):
     opened, keys = open_reference(transformers, pair.case.architecture, tmp_path / "again")
     assert keys == {"missing_keys": [], "unexpected_keys": [], "mismatched_keys": []}
     for one, other in zip(answers(opened(**given)), answers(pair.reference(**given)), strict=True):
-        torch.testing.assert_close(one, other, atol=0, rtol=0)
+        close(one, other)
 
 
 # As facebook/detr-resnet-50 has it.
@@ -250,7 +250,7 @@ def test_a_dilated_network_is_written_and_read_by_the_names_of_timm(tmp_path):
     again, images = load_model(tmp_path), torch.randn(1, 3, 64, 96)
     assert again.sizes == model.sizes
     for one, other in zip(again(images), model(images), strict=True):
-        torch.testing.assert_close(one, other, atol=0, rtol=0)
+        close(one, other)
 
 
 @pytest.mark.parametrize("size", ["resnet-50", "resnet-101"])

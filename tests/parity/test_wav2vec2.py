@@ -153,7 +153,7 @@ def test_what_is_exported_the_reference_opens(pair: Pair, tmp_path: Path) -> Non
     assert keys == {"missing_keys": [], "unexpected_keys": [], "mismatched_keys": []}
     waves = torch.randn(2, 400)
     for one, other in zip(answers(opened(waves)), answers(pair.reference(waves)), strict=True):
-        torch.testing.assert_close(one, other, atol=0, rtol=0)
+        close(one, other)
 
 
 def test_bfloat16_answers_alike(pair: Pair) -> None:

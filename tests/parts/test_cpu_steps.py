@@ -90,8 +90,6 @@ def test_what_a_map_is_added_to_and_the_norm_of_that(rows, dtype, off):
     x, added, gain, shift = torch.randn(rows, 32), torch.randn(rows, d), torch.rand(d) + 0.5, torch.randn(d)
     x, added = x.to(stream), added.to(stream)
     if dtype == torch.int8:
-        if not cpu_steps.fits(weight, torch.int8):
-            pytest.skip("8 bits are by torch's library on this processor")
         layer = Int8Linear(weight, bias)
         assert layer.map is not None
         mapped, exact = layer.map, layer(x).double() + added.double()
@@ -122,8 +120,6 @@ def test_maps_in_8_bits_are_those_of_the_whole_numbers():
     torch.manual_seed(0)
     weight, bias, x = torch.randn(37, 64), torch.randn(37), torch.randn(11, 64) * torch.logspace(-3, 2, 11)[:, None]
     x[1], x[2] = 0.0, x[2].abs()
-    if not cpu_steps.fits(weight, torch.int8):
-        pytest.skip("8 bits are by torch's library on this processor")
     layer = Int8Linear(weight, bias)
     assert layer.map is not None
     scales = weight.abs().amax(1, keepdim=True) / LEVELS

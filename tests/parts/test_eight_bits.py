@@ -8,16 +8,13 @@ from torch import nn
 from qkv.errors import QkvError
 from qkv.generate.continuation import FromPrompts
 from qkv.generate.prepare import prepare
-from qkv.parts.eight_bits import ENGINE, FINEST, LEVELS, STEPS, Int8JoinedLinear, Int8Linear, quantised
+from qkv.parts.eight_bits import FINEST, LEVELS, STEPS, Int8Linear, quantised
 from qkv.parts.linear import JoinedLinear
+from qkv.parts.narrow_maps import NarrowJoinedLinear
 from qkv.weights.save import save_model
 from tests.generate.language_models import PROMPTS, small_gpt
 from tests.generate.models import small_model, sources
 from tests.models.small import perturb
-
-pytestmark = pytest.mark.skipif(
-    ENGINE not in torch.backends.quantized.supported_engines, reason="8 bits need an x86 processor"
-)
 
 
 def rows(count: int, width: int) -> torch.Tensor:
@@ -86,7 +83,7 @@ def test_joined_maps():
     torch.manual_seed(0)
     joined = JoinedLinear(32, {"query": 8, "key": 4, "value": 6}, bias=("query", "value"))
     nn.init.normal_(joined.bias)
-    narrow, x, other = Int8JoinedLinear(joined), torch.randn(5, 32), torch.randn(5, 32)
+    narrow, x, other = NarrowJoinedLinear(joined, Int8Linear), torch.randn(5, 32), torch.randn(5, 32)
     for found, wanted in (
         (narrow(x), joined(x)),
         (narrow.with_last_of(x, other), joined.with_last_of(x, other)),
@@ -97,7 +94,7 @@ def test_joined_maps():
 
 @torch.no_grad()
 def test_a_language_model_in_8_bits(monkeypatch):
-    monkeypatch.setattr("qkv.parts.eight_bits.SMALL", 1)
+    monkeypatch.setattr("qkv.parts.narrow_maps.SMALL", 1)
     model = small_gpt()
     perturb(model)
     narrow = quantised(copy.deepcopy(model))
@@ -118,7 +115,7 @@ def test_a_language_model_in_8_bits(monkeypatch):
 
 @torch.no_grad()
 def test_a_translator_in_8_bits(monkeypatch):
-    monkeypatch.setattr("qkv.parts.eight_bits.SMALL", 1)
+    monkeypatch.setattr("qkv.parts.narrow_maps.SMALL", 1)
     model = small_model()
     source, lengths = sources([7, 4], model.source_vocabulary)
     target = torch.randint(0, model.target_vocabulary, (2, 5))

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from qkv.parts import cpu_maps, cpu_steps, eight_bits
+from qkv.parts import cpu, cpu_maps, cpu_steps, narrow_maps
 from qkv.parts import in_place as places
 from qkv.parts import stack as stacks
 from qkv.parts.attention.attention import Attention
@@ -19,19 +19,19 @@ from qkv.parts.attention.visibility import NotPadding, SameDocument, Tokens
 from qkv.parts.block import Block
 from qkv.parts.context import Context
 from qkv.parts.cpu_panels import kept_map
+from qkv.parts.eight_bits import quantised
 from qkv.parts.feedforward import MLP, GatedMLP, gelu
 from qkv.parts.norm import LayerNorm, RMSNorm
 from qkv.parts.residual import PostNorm, PreNorm
 from qkv.parts.stack import Stack
-from qkv.weights.precision import in_precision
 from tests.models.small import perturb
 
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """On a CPU any stream is served by our own program; the list has the rows of each step it ends."""
-    if not cpu_steps.takes_many(torch.empty(1, 16)):
-        pytest.skip("needs a compiler and wide registers")
+    if cpu.library() is None:
+        pytest.skip("needs a compiler")
     monkeypatch.setattr(cpu_maps, "mkl_is_slow", lambda: True)
     for module, name in ((cpu_maps, "SMALL_FOR_MANY"), (cpu_maps, "MANY"), (places, "ENOUGH_FOR_A_CPU")):
         monkeypatch.setattr(module, name, 1)
@@ -51,6 +51,16 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return found
 
 
+def needs_maps_in(precision: str) -> None:
+    """Skips where our own program does not map many rows in it."""
+    if precision != "int8" and not cpu_steps.takes_many(torch.empty(1, 16, dtype=getattr(torch, precision))):
+        pytest.skip(f"maps in {precision} are by torch's libraries on this processor")
+
+
+def held(stack: Stack, precision: str) -> Stack:
+    return quantised(stack) if precision == "int8" else stack.to(getattr(torch, precision))
+
+
 @pytest.mark.parametrize("wiring", [PreNorm, PostNorm])
 @pytest.mark.parametrize("norm", [LayerNorm, RMSNorm])
 @pytest.mark.parametrize("last_norm", [None, LayerNorm, nn.Identity])
@@ -59,6 +69,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_on_a_cpu_sums_and_norms_are_one_call(
     wiring: Any, norm: Any, last_norm: Any, precision: str, calls: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    needs_maps_in(precision)
     torch.manual_seed(0)
     last = LayerNorm(32) if last_norm is LayerNorm else None
     if last_norm is nn.Identity:  # any other norm gets the whole stream
@@ -68,12 +79,8 @@ def test_on_a_cpu_sums_and_norms_are_one_call(
     blocks = [Block(attention=wiring(norm(32), Attention(32, 2)), feed_forward=wiring(norm(32), m)) for m in mixers]
     stack = Stack(blocks, last).eval()
     perturb(stack)
-    monkeypatch.setattr(eight_bits, "SMALL", 1)
-    stack = in_precision(stack, precision)
-    if precision == "bfloat16" and not cpu_steps.takes_many(torch.empty(1, 16, dtype=torch.bfloat16)):
-        pytest.skip("needs a processor that multiplies bfloat16")
-    if precision == "int8" and not cpu_steps.fits(torch.empty(1, 32), torch.int8):
-        pytest.skip("8 bits are by torch's library on this processor")
+    monkeypatch.setattr(narrow_maps, "SMALL", 1)
+    stack = held(stack, precision)
     x = torch.randn(3, 7, 32).to(torch.bfloat16 if precision == "bfloat16" else torch.float32)
     padded = Context(tokens=Tokens.padded(torch.tensor([7, 4, 1]), 7), visibility=NotPadding())
     for ctx in (Context(tokens=Tokens(7)), padded):
@@ -103,16 +110,15 @@ def test_on_a_cpu_all_steps_are_one_call(
     wiring: Any, last_norm: Any, precision: str, calls: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Against blocks as they are in double precision: whole texts, padded ones and texts in line, by any threads."""
+    needs_maps_in(precision)
     torch.manual_seed(0)
-    if not cpu_steps.takes_many(torch.empty(1, 16, dtype=getattr(torch, precision))):
-        pytest.skip("needs a processor that multiplies bfloat16")
     mixers: list[nn.Module] = [MLP(64, 112, gelu), GatedMLP(64, 48), MLP(64, 528, bias=False)]
     blocks = [
         Block(attention=wiring(LayerNorm(64), Attention(64, 2)), feed_forward=wiring(LayerNorm(64), m)) for m in mixers
     ]
     stack = Stack(blocks, None if last_norm is None else LayerNorm(64)).eval()
     perturb(stack)
-    stack = in_precision(stack, precision)
+    stack = held(stack, precision)
     exactly = deepcopy(stack).double()
     told: list[int] = []
 
@@ -148,6 +154,7 @@ def test_on_a_cpu_all_steps_are_one_call(
 @torch.no_grad()
 def test_on_a_cpu_no_part_of_a_step_reads_rows_that_are_not_made_yet(calls: list[int]) -> None:
     """Parts of texts and of rows, of which none begin where others do, by more threads than there are cores."""
+    needs_maps_in("float32")
     torch.manual_seed(0)
     lengths = torch.randint(1, 90, (120,)).tolist()
     stack = Stack(
@@ -167,6 +174,7 @@ def test_on_a_cpu_no_part_of_a_step_reads_rows_that_are_not_made_yet(calls: list
 
 @torch.no_grad()
 def test_panels_of_large_models_are_not_kept(calls: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    needs_maps_in("float32")
     stack = Stack([Block(step=PreNorm(LayerNorm(32), MLP(32, 48))) for _ in range(2)]).eval()
     perturb(stack)
     x, ctx = torch.randn(3, 9, 32), Context(tokens=Tokens(9))
@@ -183,9 +191,9 @@ def test_panels_of_large_models_are_not_kept(calls: list[int], monkeypatch: pyte
 @pytest.mark.parametrize("wiring", [PreNorm, PostNorm])
 @torch.no_grad()
 def test_in_8_bits_a_text_has_the_same_bits_in_any_company(wiring: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    if not cpu_steps.fits(torch.empty(1, 64), torch.int8):
-        pytest.skip("8 bits are by torch's library on this processor")
-    monkeypatch.setattr(eight_bits, "SMALL", 1)
+    if cpu.library() is None:
+        pytest.skip("needs a compiler")
+    monkeypatch.setattr(narrow_maps, "SMALL", 1)
     torch.manual_seed(0)
     mixers: list[nn.Module] = [MLP(64, 96, gelu), GatedMLP(64, 64)]
     blocks = [
@@ -193,7 +201,7 @@ def test_in_8_bits_a_text_has_the_same_bits_in_any_company(wiring: Any, monkeypa
     ]
     stack = Stack(blocks, LayerNorm(64)).eval()
     perturb(stack)
-    stack = in_precision(stack, "int8")
+    stack = held(stack, "int8")
     lengths, told = [33, 1, 150, 7], []
     x = torch.randn(1, sum(lengths), 64)
 
@@ -221,14 +229,15 @@ def test_widths_that_fill_no_register_go_the_ordinary_way(calls: list[int], monk
     perturb(stack)
     x, ctx = torch.randn(3, 9, 40), Context(tokens=Tokens(9))
     expected = stack(x, ctx)
-    monkeypatch.setattr(eight_bits, "SMALL", 1)
-    torch.testing.assert_close(in_precision(stack, "int8")(x, ctx), expected, atol=0.1, rtol=0.1)
+    monkeypatch.setattr(narrow_maps, "SMALL", 1)
+    torch.testing.assert_close(held(stack, "int8")(x, ctx), expected, atol=0.1, rtol=0.1)
     assert calls == []
 
 
 @pytest.mark.parametrize("wiring", [PreNorm, PostNorm])
 @torch.no_grad()
 def test_on_a_cpu_the_first_slots_may_be_wanted_alone(wiring: Any, calls: list[int]) -> None:
+    needs_maps_in("float32")
     blocks = [Block(attention=wiring(LayerNorm(32), Attention(32, 2)), feed_forward=wiring(LayerNorm(32), MLP(32, 48)))]
     stack = Stack(blocks * 2, LayerNorm(32)).eval()
     perturb(stack)

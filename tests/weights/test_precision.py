@@ -11,6 +11,7 @@ from qkv.errors import QkvError
 from qkv.files import read_tensors, write_tensors
 from qkv.models.text_model import TextModel
 from qkv.parts.attention.visibility import Tokens
+from qkv.parts.cpu_maps import onednn_takes
 from qkv.parts.eight_bits import Int8Linear
 from qkv.parts.position import ALiBi, Rotary, rotary_rates
 from qkv.weights.load import load_model
@@ -54,7 +55,8 @@ def test_weights_are_held_as_asked(tmp_path: Path) -> None:
     texts = ["And God said", "the light", "Let there be light, and there was light"]
     expected = load(folder, "cpu").run(texts)
     narrow = load(folder, "cpu", precision="bfloat16")
-    assert {parameter.dtype for parameter in narrow.model.parameters()} == {torch.bfloat16}
+    if onednn_takes(torch.bfloat16):  # else some are held so, and nothing is computed so
+        assert {parameter.dtype for parameter in narrow.model.parameters()} == {torch.bfloat16}
     found = narrow.run(texts)
     assert found.dtype == torch.float32
     assert off_by(found, expected) < 0.02
@@ -66,7 +68,7 @@ def test_weights_are_held_as_asked(tmp_path: Path) -> None:
 
 
 def test_eight_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("qkv.parts.eight_bits.SMALL", 1)
+    monkeypatch.setattr("qkv.parts.narrow_maps.SMALL", 1)
     folder = save_reader(tmp_path, "embedding")
     texts = ["And God said", "the light", "Let there be light, and there was light"]
     use = load(folder, "cpu", precision="int8")

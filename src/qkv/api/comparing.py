@@ -32,6 +32,7 @@ from qkv.generate.language import TextWriter
 from qkv.models.attention_choice import AttentionChoice
 from qkv.models.head_choice import HeadChoice
 from qkv.models.text_model import TextModel
+from qkv.parts.device import device_name
 from qkv.train.by_context import bits_by_context
 from qkv.train.cost.prediction import Cost, predict
 from qkv.train.cost.profile import find_profile
@@ -126,7 +127,7 @@ class _Work:
             "tokens of a row": self.length,
             "documents to train on": len(self.data.to_train),
             "held out": len(self.data.to_validate),
-            "device": torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else "CPU",
+            "device": "CPU" if self.device.type == "cpu" else device_name(self.device),
             "memory": "measured" if self.device.type == "cuda" else "told from the shapes of all tensors of a step",
             "data": self.data.fingerprint,
         }

@@ -20,7 +20,7 @@ def certify(
     longest: Annotated[
         int | None, typer.Option(min=1, help="Greatest length to compare at; by default the most the model reads.")
     ] = None,
-    device: Annotated[str, typer.Option(help="cpu, cuda or auto.")] = "cpu",
+    device: Annotated[str, typer.Option(help="cpu, cuda, mps, xpu or auto.")] = "cpu",
     seed: Annotated[int, typer.Option(help="Of the random tokens.")] = 0,
 ) -> None:
     """Compare what a folder answers with what the reference library answers, at many settings.

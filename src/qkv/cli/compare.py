@@ -65,7 +65,7 @@ def compare(
         str, typer.Option(help="Also time a training step on rows of these lengths: 1024,4096,16384")
     ] = "",
     evaluations: Annotated[int, typer.Option(min=1, help="Of each run, at equal shares of its budget.")] = 10,
-    device: Annotated[str, typer.Option(help="cpu, cuda or auto.")] = "auto",
+    device: Annotated[str, typer.Option(help="cpu, cuda, mps, xpu or auto.")] = "auto",
     out: Annotated[Path, typer.Option(help="Folder for all runs, the table and the page.")] = Path("runs/compare"),
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Train finished runs anew.")] = False,
 ) -> None:

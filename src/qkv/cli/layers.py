@@ -13,7 +13,7 @@ def layers(
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the page and its plots; layers inside the run.")] = None,
     noise: Annotated[float, typer.Option(help="Of the change, as a share of each matrix.")] = 0.01,
-    device: Annotated[str, typer.Option(help="cpu, cuda or auto.")] = "auto",
+    device: Annotated[str, typer.Option(help="cpu, cuda, mps, xpu or auto.")] = "auto",
 ) -> None:
     """Draw the norms of gradients and of updates, layer by layer, from the first step to the last.
 

@@ -20,7 +20,7 @@ def look(
         list[str] | None,
         typer.Option(help="Show how the model would write this, or reads it as the second text; once for each text."),
     ] = None,
-    device: Annotated[str, typer.Option(help="cpu, cuda or auto.")] = "auto",
+    device: Annotated[str, typer.Option(help="cpu, cuda, mps, xpu or auto.")] = "auto",
 ) -> None:
     """Draw the attention of a model: which tokens it reads as it writes each token, or reads it.
 

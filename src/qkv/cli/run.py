@@ -121,7 +121,7 @@ def run(
     classes: ClassOptions,
     texts: Annotated[list[str] | None, typer.Argument(help="Texts, each an input of its own.", metavar="TEXT")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line, with scores.")] = False,
-    device: Annotated[str, typer.Option(help="cpu, cuda or auto.")] = "auto",
+    device: Annotated[str, typer.Option(help="cpu, cuda, mps, xpu or auto.")] = "auto",
     precision: Annotated[
         str, typer.Option(help="Type of the weights: float32, bfloat16, int8 (on a CPU) or auto, as published.")
     ] = "auto",

@@ -56,7 +56,7 @@ class RunOptions(OptimizerOptions):
         int | None, typer.Option(help="Updates over which the rate rises; 50, or a tenth of --steps if that is less.")
     ] = None
     precision: Annotated[str, typer.Option(help="float32, bfloat16 or float8; auto: bfloat16 on a GPU.")] = "auto"
-    device: Annotated[str, typer.Option(help="cpu, cuda or auto.")] = "auto"
+    device: Annotated[str, typer.Option(help="cpu, cuda, mps, xpu or auto.")] = "auto"
     seed: Annotated[int, typer.Option(help="Of weights, batches and dropout.")] = 0
     evaluate_every: Annotated[int, typer.Option(help="Steps between evaluations, each with a checkpoint.")] = 100
     save_every: Annotated[

@@ -82,7 +82,7 @@ class PairRunOptions(OptimizerOptions):
     subword_dropout: Annotated[float, typer.Option(help="Share of BPE merges left out, anew each epoch.")] = 0.0
     label_smoothing: Annotated[float, typer.Option(help="Share of each target spread over the vocabulary.")] = 0.1
     precision: Annotated[str, typer.Option(help="float32, bfloat16 or float8; auto: bfloat16 on a GPU.")] = "auto"
-    device: Annotated[str, typer.Option(help="cpu, cuda or auto.")] = "auto"
+    device: Annotated[str, typer.Option(help="cpu, cuda, mps, xpu or auto.")] = "auto"
     seed: Annotated[int, typer.Option(help="Of weights, batches and dropout.")] = 0
     evaluate_every: Annotated[int, typer.Option(help="Steps between evaluations, each with a checkpoint.")] = 200
     gradient_norms: Annotated[

@@ -19,6 +19,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from qkv.data.doubles import doubled
 from qkv.data.images import MOST_PIXELS, Source, read_image
 from qkv.errors import QkvError
 
@@ -141,9 +142,9 @@ class Normalise:
     def __call__(self, pixels: Tensor) -> Tensor:
         """[… c h w] uint8 → float32, on whatever device the pixels are."""
         # The products are rounded once from double precision, as the reference has them.
-        parts = exact_parts(self.scale) if pixels.is_cuda and pixels.dtype == torch.uint8 else None
+        parts = exact_parts(self.scale) if pixels.device.type != "cpu" and pixels.dtype == torch.uint8 else None
         if parts is None:
-            return self.of_values((pixels.double() * self.scale).float())
+            return self.of_values((doubled(pixels) * self.scale).float().to(pixels.device))
         high, low = parts
         return self.of_values((pixels * high).add_(pixels, alpha=low))  # the same, in half the bytes
 

@@ -16,8 +16,9 @@ class TensorBatch:
     """A frozen dataclass whose tensors move together; numbers beside them are known without asking a device."""
 
     def to(self, device: torch.device | str) -> Self:
-        """The batch on a device; from pinned memory the copy runs beside the computation."""
-        return self._each(lambda tensor: tensor.to(device, non_blocking=True))
+        """The batch on a device; from pinned memory to a GPU the copy runs beside the computation."""
+        beside = torch.device(device).type == "cuda"
+        return self._each(lambda tensor: tensor.to(device, non_blocking=beside))
 
     def pin_memory(self) -> Self:
         return self._each(lambda tensor: tensor.pin_memory())

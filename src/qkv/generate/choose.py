@@ -13,6 +13,7 @@ from random import Random
 import torch
 from torch import Tensor
 
+from qkv.data.doubles import doubled
 from qkv.errors import QkvError
 from qkv.parts import cpu_steps
 from qkv.parts.precision import widened
@@ -58,9 +59,9 @@ class Drawn(Chooser):
 
 def draw(probabilities: Tensor, points: Sequence[float]) -> Tensor:
     """The token of each row in whose share of the line from 0 to 1 the row's point lies. [r v] → [r]"""
-    ends = probabilities.double().cumsum(-1)  # [r v]
+    ends = doubled(probabilities).cumsum(-1)  # [r v]
     at = torch.tensor(points, dtype=torch.float64, device=ends.device)[:, None] * ends[:, -1:]
-    return torch.searchsorted(ends, at, right=True)[:, 0].clamp(max=ends.shape[-1] - 1)
+    return torch.searchsorted(ends, at, right=True)[:, 0].clamp(max=ends.shape[-1] - 1).to(probabilities.device)
 
 
 def chance_of(seed: int, prompt: Sequence[int], number: int) -> Random:

@@ -8,7 +8,7 @@ from qkv.errors import QkvError
 from qkv.models.image_model import ImageModel
 from qkv.models.sound_model import SoundModel
 from qkv.models.text_model import TextModel
-from qkv.parts.eight_bits import Int8Linear
+from qkv.parts.narrow_maps import NarrowLinear
 from qkv.train.compiling import compile_blocks
 
 
@@ -22,8 +22,10 @@ def compiled(model: Any) -> Any:
     reads = isinstance(model, TextModel) and model.head_choice.kind != "language"
     if not reads and not isinstance(model, ImageModel | SoundModel):
         raise QkvError("Only models that read a text, a picture or a sound as a whole are compiled: leave compile out.")
-    if any(isinstance(module, Int8Linear) for module in model.modules()):
-        raise QkvError("Products of 8 bits are not compiled: leave compile out, or load the model in bfloat16.")
+    if any(isinstance(module, NarrowLinear) for module in model.modules()):
+        raise QkvError(
+            "Weights held in fewer bits than the stream are not compiled: leave compile out, or take float32."
+        )
     # Texts in line are of another size at each batch.
     compile_blocks(model, dynamic=True if isinstance(model, TextModel) else None)
     return model

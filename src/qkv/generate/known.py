@@ -10,10 +10,11 @@ from torch import nn
 from qkv.parts.attention.attention import Attention, CrossAttention
 from qkv.parts.attention.visibility import Causal, Everything
 from qkv.parts.block import Block
-from qkv.parts.eight_bits import Int8JoinedLinear, Int8Linear
+from qkv.parts.eight_bits import Int8Linear
 from qkv.parts.feedforward import MLP, GatedMLP, programmed_name
 from qkv.parts.heads import LogitHead, TiedHead
 from qkv.parts.linear import JoinedLinear
+from qkv.parts.narrow_maps import BFloat16Linear, NarrowJoinedLinear
 from qkv.parts.norm import LayerNorm, RMSNorm
 from qkv.parts.position import RelativeBuckets, Rotary, rotate_halves, rotate_neighbours
 from qkv.parts.residual import PathDropout, PostNorm, PreNorm
@@ -44,7 +45,8 @@ MAPS = Honoured(
 # Residual steps that `cpu_steps.cpp` does: a norm, a mixer and what it adds to the stream.
 STEPS = MAPS.and_also(
     Known(Int8Linear, "scale"),
-    Known(Int8JoinedLinear, "together sizes"),
+    Known(BFloat16Linear, "scale"),
+    Known(NarrowJoinedLinear, "together sizes"),
     Known(PreNorm, "norm mixer dropout path"),
     Known(PostNorm, "norm mixer dropout"),
     Known(PathDropout, "rate"),

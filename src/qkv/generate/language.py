@@ -26,6 +26,7 @@ from qkv.generate.prepare import Ready
 from qkv.generate.reader import TextReader
 from qkv.generate.strategy import Greedy, Job, Strategy
 from qkv.models.text_model import TextModel
+from qkv.parts.device import at_once
 from qkv.parts.embed import check_ids
 from qkv.weights.save import CONFIG_FILE, GENERATION_FILE
 
@@ -123,7 +124,7 @@ class TextWriter(TextReader):
             raise QkvError(f"Give a list of prompts, not {prompts!r:.60}: put a single one into brackets.")
         encoded = [self.encode(prompt) for prompt in prompts]
         if rows is None:
-            rows = ROWS_ON_GPU if next(self.model.parameters()).is_cuda else ROWS
+            rows = at_once(ROWS_ON_GPU, ROWS, next(self.model.parameters()).device)
         together = max(1, rows // options.strategy.outputs)
         results: list[list[Writing]] = [[] for _ in encoded]
         shapers = self._shapers(options)

@@ -22,7 +22,7 @@ from qkv.generate.residual_steps import residual_step, steps_of_stack
 from qkv.generate.straight import straight
 from qkv.parts.agreement import say_refused
 from qkv.parts.context import Context
-from qkv.parts.cpu_maps import SMALL, by_onednn
+from qkv.parts.cpu_maps import SMALL, by_onednn, onednn_takes
 from qkv.parts.cpu_panels import kept_map, signs_of_change
 from qkv.parts.cpu_steps import fits, map_rows, most_rows
 from qkv.parts.divided import is_divided
@@ -46,13 +46,14 @@ class PackedLinear(nn.Module):
         self.weight, self.bias = weight.detach(), None if bias is None else bias.detach()
         self.map = kept_map(weight, bias)
         self._most = most_rows(weight.dtype) * weight.shape[1]
+        self._otherwise = by_onednn if onednn_takes(weight.dtype) else F.linear
 
     def forward(self, x: Tensor, ctx: Context | None = None) -> Tensor:
         known = x.dtype == self.weight.dtype and x.numel() > 0
         if known and x.numel() <= self._most:
             return map_rows(self.map, x, self.scale)
         x = x if self.scale == 1.0 else x * self.scale
-        return (by_onednn if known else F.linear)(x, self.weight, self.bias)
+        return (self._otherwise if known else F.linear)(x, self.weight, self.bias)
 
 
 class ReorderedLinear(nn.Module):
@@ -86,16 +87,20 @@ class PackedJoinedLinear(nn.Module):
         return self.together(x).split(self.sizes, -1)
 
 
+def can_pack(weight: Tensor) -> bool:
+    """Whether `packed_map` knows a matrix."""
+    return fits(weight, weight.dtype) or onednn_takes(weight.dtype)
+
+
 def packed_map(weight: Tensor, bias: Tensor | None, scale: float = 1.0) -> nn.Module:
     """The map by what is the quickest here."""
     return (PackedLinear if fits(weight, weight.dtype) else ReorderedLinear)(weight, bias, scale)
 
 
 def can_prepare(model: nn.Module) -> bool:
-    """Whether packing is known here: on a CPU with oneDNN, for single and bfloat16 precision."""
+    """Whether a model may be packed: on a CPU, in single precision or bfloat16."""
     weight = next(model.parameters())
-    known = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
-    return known and weight.device.type == "cpu" and weight.dtype in (torch.float32, torch.bfloat16)
+    return weight.device.type == "cpu" and weight.dtype in (torch.float32, torch.bfloat16)
 
 
 @torch.no_grad()
@@ -135,11 +140,15 @@ def _packed(module: nn.Module) -> nn.Module | None:
     if isinstance(module, nn.Dropout):
         return nn.Identity()  # what it does in evaluation, without asking each time
     linear: Any = module
-    if linear.weight.numel() < SMALL:
+    if not _pays(linear.weight):
         return None
     if isinstance(module, JoinedLinear):
         return PackedJoinedLinear(module)
     return packed_map(linear.weight, linear.bias, getattr(linear, "scale", 1.0))
+
+
+def _pays(weight: Tensor) -> bool:
+    return weight.numel() >= SMALL and can_pack(weight)
 
 
 class Ready(Generic[Decodes]):

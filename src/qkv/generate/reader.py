@@ -24,6 +24,7 @@ from qkv.errors import QkvError, QkvWarning
 from qkv.generate.use import ModelUse, answered
 from qkv.models.text_model import TextModel
 from qkv.parts.attention.in_line import InLine
+from qkv.parts.device import at_once
 from qkv.weights.save import save_model
 
 TOKENIZER_FILE = "tokenizer.json"
@@ -137,7 +138,7 @@ class TextReader(ModelUse):
     ) -> Iterator[tuple[Ints, LineBatch | TextBatch, Any]]:
         """What is said of rows that come in parts, batch after batch, with the places of its rows."""
         device = next(self.model.parameters()).device
-        most = batch_tokens or (BATCH_TOKENS_ON_GPU if device.type == "cuda" else BATCH_TOKENS)
+        most = batch_tokens or at_once(BATCH_TOKENS_ON_GPU, BATCH_TOKENS, device)
         in_line, doubt = self.model.in_line, Doubt(self.tokenizer)
 
         def batches() -> Iterator[tuple[list[Ints], LineBatch | TextBatch]]:

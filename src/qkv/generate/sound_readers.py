@@ -78,7 +78,8 @@ class SoundReader(ModelUse):
         return self.features(F.pad(batch, (0, short)), lengths.clamp(min=self.shortest))
 
     def _hear(self, given: Features) -> Tensor:
-        values = given.values.to(next(self.model.parameters()).device, non_blocking=True)
+        device = next(self.model.parameters()).device
+        values = given.values.to(device, non_blocking=device.type == "cuda")
         if isinstance(self.model, SoundModel):
             output: Tensor = self.model(values, lengths=given.lengths)
             return output

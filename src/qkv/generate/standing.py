@@ -27,6 +27,7 @@ from qkv.parts.heads import LogitHead, TiedHead
 from qkv.parts.linear import JoinedLinear
 from qkv.parts.norm import LayerNorm, RMSNorm
 from qkv.parts.position import ALiBi, Learned, RelativeBuckets, Rotary, Sinusoidal, rotate_halves, rotate_neighbours
+from qkv.parts.programs import are_for
 from qkv.parts.residual import Admin, DeepNorm, Parallel, PathDropout, PostNorm, PreNorm, ReZero
 from qkv.parts.spec import Honoured, Known, anything
 from qkv.parts.stack import Stack
@@ -77,7 +78,7 @@ def standing(rows: Continuation, most: int, *, alone: bool = False) -> Continuat
 
     `alone`: there is one, and no other will begin as it does.
     """
-    if rows.device.type != "cuda" or most < FEWEST or why_not(rows.model) is not None:
+    if not are_for(rows.device) or most < FEWEST or why_not(rows.model) is not None:
         return rows
     return Standing(rows, alone=alone)
 

@@ -68,7 +68,7 @@ class OnItsWay:
     """What a model answered, on its way to the CPU while the device goes on with what comes next."""
 
     def __init__(self, output: Any, seen: list[Tensor]) -> None:
-        self._parts = each_tensor((output, *seen), lambda part: part.to("cpu", non_blocking=True))
+        self._parts = each_tensor((output, *seen), lambda part: part.to("cpu", non_blocking=part.is_cuda))
         self._copied: torch.cuda.Event | None = None
         if any(tensor.is_cuda for tensor in (*_tensors(output), *seen)):
             self._copied = torch.cuda.Event()

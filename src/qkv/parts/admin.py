@@ -8,6 +8,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
+from qkv.data.doubles import doubled
 from qkv.errors import QkvError
 from qkv.parts.attention.attention import Attention, CrossAttention
 from qkv.parts.context import Context
@@ -24,7 +25,7 @@ class _Spread:
         self.count, self.total, self.squares = 0, 0.0, 0.0
 
     def add(self, values: Tensor) -> None:
-        wide = values.double()
+        wide = doubled(values)
         self.count += values.numel()
         self.total += wide.sum().item()
         self.squares += wide.square().sum().item()

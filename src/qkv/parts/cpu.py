@@ -24,9 +24,10 @@ from pathlib import Path
 from qkv.errors import QkvError, QkvWarning
 from qkv.parts import program_cache
 from qkv.parts.compiler import NAMES, compile_file, identity, system_compiler
+from qkv.parts.cpu_level import options as of_level
 
 FILE = Path(__file__).with_name("cpu_steps.cpp")
-OPTIONS = ("-std=c++17", "-O3", "-march=native", "-shared", "-fPIC", "-fno-math-errno", "-fno-exceptions")
+OPTIONS = ("-std=c++17", "-O3", "-shared", "-fPIC", "-fno-math-errno", "-fno-exceptions")
 OPENMP = ("-fopenmp",)
 # Clang's words for threads of an OpenMP that is there already, with none of its own; Apple's linker must be told.
 OF_LLVM = ("-Xclang", "-fopenmp", *(("-undefined", "dynamic_lookup") if sys.platform == "darwin" else ()))
@@ -67,9 +68,9 @@ def compile_program(compiler: Sequence[str], source: Path, made: Path, options: 
     *others, last = _ways()
     for way in others:
         with suppress(QkvError):
-            compile_file(compiler, (*OPTIONS, *way, *options), source, made)
+            compile_file(compiler, (*OPTIONS, *of_level(), *way, *options), source, made)
             return
-    compile_file(compiler, (*OPTIONS, *last, *options), source, made)
+    compile_file(compiler, (*OPTIONS, *of_level(), *last, *options), source, made)
 
 
 def _ways() -> list[tuple[str, ...]]:
@@ -79,7 +80,7 @@ def _ways() -> list[tuple[str, ...]]:
 def _name(compiler: Sequence[str]) -> str:
     """What the program is kept by: another one for other sources, compilers and processors."""
     known = [each.read_bytes() for each in (*sorted(FILE.parent.glob("cpu_*.h")), FILE)]
-    known += [repr((identity(compiler), OPTIONS, _ways())).encode(), _processor()]
+    known += [repr((identity(compiler), OPTIONS, of_level(), _ways())).encode(), _processor()]
     digest = hashlib.sha256(b"\0".join(known)).hexdigest()
     return f"{FILE.stem}-{digest}"
 

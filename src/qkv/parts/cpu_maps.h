@@ -52,35 +52,49 @@ struct Group {
   }
 };
 
+// How cells are multiplied: at once, or one half of their numbers after the other, where a register has no room for more.
 struct OfSingle {
   static constexpr bool WHOLE = false;  // whether numbers are whole
+  static constexpr int HALVES = 1;
   typedef Floats Sum;
+  static inline Cells half_of_weights(Cells w, int) { return w; }
+  static inline Cells half_of_inputs(Cells x, int) { return x; }
   static inline Sum plus(Sum sum, Cells w, Cells x) { return sum + (Floats)w * (Floats)x; }
 };
 
 struct OfBFloat16 {
   static constexpr bool WHOLE = false;
   typedef Floats Sum;
-  static inline Sum plus(Sum sum, Cells w, Cells x) {
 #if defined(__AVX512BF16__)
+  static constexpr int HALVES = 1;
+  static inline Cells half_of_weights(Cells w, int) { return w; }
+  static inline Sum plus(Sum sum, Cells w, Cells x) {
     return (Floats)_mm512_dpbf16_ps((__m512)sum, (__m512bh)w, (__m512bh)x);
-#else
-    return sum + (Floats)(w << 16) * (Floats)(x << 16) + (Floats)(w & 0xffff0000u) * (Floats)(x & 0xffff0000u);
-#endif
   }
+#else
+  static constexpr int HALVES = 2;
+  static inline Cells half_of_weights(Cells w, int half) { return half == 0 ? w << 16 : w & 0xffff0000u; }
+  static inline Sum plus(Sum sum, Cells w, Cells x) { return sum + (Floats)w * (Floats)x; }
+#endif
+  static inline Cells half_of_inputs(Cells x, int half) { return half_of_weights(x, half); }
 };
 
 struct OfEightBits {
   static constexpr bool WHOLE = true;
   typedef Ints Sum;
-  static inline Sum plus(Sum sum, Cells w, Cells x) {
 #if defined(__AVX512VNNI__)
+  static constexpr int HALVES = 1;
+  static inline Cells half_of_weights(Cells w, int) { return w; }
+  static inline Cells half_of_inputs(Cells x, int) { return x; }
+  static inline Sum plus(Sum sum, Cells w, Cells x) {
     return (Ints)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)x, (__m512i)w);
-#else
-    for (int i = 0; i < 4; i++) sum += (((Ints)w << (24 - 8 * i)) >> 24) * (Ints)((x >> (8 * i)) & 255);
-    return sum;
-#endif
   }
+#else  // in 16 bits: the sum of two products of bytes has no room there (vpmaddubsw cuts it off)
+  static constexpr int HALVES = 2;
+  static inline Cells half_of_weights(Cells w, int half) { return (Cells)((Shorts)(half == 0 ? w << 8 : w) >> 8); }
+  static inline Cells half_of_inputs(Cells x, int half) { return (half == 0 ? x : x >> 8) & 0x00ff00ff; }
+  static inline Sum plus(Sum sum, Cells w, Cells x) { return sum + sums_of_pairs((Shorts)w, x); }
+#endif
 };
 
 // Weights that are fetched from memory while others are multiplied that are there: `bytes` of them for each cell.
@@ -114,12 +128,15 @@ static inline void of_panel(const Map &map, const uint32_t *w, const Inputs &x, 
         Cells weights[PARTS];
 #pragma GCC unroll 8
         for (int p = 0; p < PARTS; p++) weights[p] = loaded<Cells>(w + (i + a) * PANEL + p * LANES);
+#pragma GCC unroll 2
+        for (int half = 0; half < Of::HALVES; half++)
 #pragma GCC unroll 8
-        for (int r = 0; r < ROWS; r++) {
-          const Cells cell = everywhere(given + r * row + i + a);
+          for (int r = 0; r < ROWS; r++) {
+            const Cells x_half = Of::half_of_inputs(everywhere(given + r * row + i + a), half);
 #pragma GCC unroll 8
-          for (int p = 0; p < PARTS; p++) sum[a][r][p] = Of::plus(sum[a][r][p], weights[p], cell);
-        }
+            for (int p = 0; p < PARTS; p++)
+              sum[a][r][p] = Of::plus(sum[a][r][p], Of::half_of_weights(weights[p], half), x_half);
+          }
       }
 #pragma GCC unroll 8
     for (int r = 0; r < ROWS; r++)

@@ -38,6 +38,15 @@ def by_onednn(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str = 
     return y
 
 
+@cache
+def onednn_takes(kind: torch.dtype) -> bool:
+    """Whether oneDNN multiplies in this precision on this processor. Asked for another one, it refuses."""
+    if not torch.backends.mkldnn.is_available() or not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
+        return False
+    narrow = kind == torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    return kind == torch.float32 or narrow
+
+
 def product(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str = "") -> Tensor:
     """activation(x Wᵀ + b), where they `fit`."""
     if is_ours(x, weight):

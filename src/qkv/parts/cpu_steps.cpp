@@ -8,17 +8,35 @@
 #include "cpu_residual.h"
 #include "cpu_whole_steps.h"
 
-// The most rows of a map in each precision that are done here as quickly as by the libraries that torch has.
-extern "C" long qkv_most_rows(int kind) {
-#if defined(__AVX512F__)
-#if !defined(__AVX512VNNI__)
-  if (kind == EIGHT_BITS) return 0;
-#endif
-  return kind == BFLOAT16 ? 64 : 256;
+// As a person calls what this was compiled for.
+extern "C" const char *qkv_instructions() {
+#if defined(__AVX512VNNI__) && defined(__AVX512BF16__)
+  return "AVX-512 with VNNI and bfloat16";
+#elif defined(__AVX512VNNI__)
+  return "AVX-512 with VNNI";
+#elif defined(__AVX512F__)
+  return "AVX-512";
 #elif defined(__AVX2__)
-  return kind == SINGLE ? 32 : 0;
+  return "AVX2";
+#elif defined(__ARM_NEON)
+  return "NEON";
 #else
-  return kind == SINGLE ? 4 : 0;
+  return "registers of four numbers";
+#endif
+}
+
+constexpr long ANY = 1l << 30;  // number of rows
+
+// The most rows of a map in each precision that are done here as quickly as by the libraries that torch has. They have
+// no bfloat16 where the processor has none, and in 8 bits nothing for all of them.
+extern "C" long qkv_most_rows(int kind) {
+  if (kind == EIGHT_BITS) return ANY;
+#if defined(__AVX512F__)
+  return kind == BFLOAT16 ? 64 : 256;
+#elif defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
+  return 4;
+#else
+  return kind == BFLOAT16 ? ANY : LANES == 8 ? 32 : 4;
 #endif
 }
 
@@ -26,8 +44,10 @@ extern "C" long qkv_most_rows(int kind) {
 extern "C" int qkv_takes_many(int kind) {
 #if defined(__AVX512BF16__)
   return kind == SINGLE || kind == BFLOAT16;
+#elif defined(__AVX512F__)
+  return kind == SINGLE;
 #else
-  return kind == SINGLE && LANES == 16;
+  return kind == BFLOAT16 && qkv_most_rows(kind) == ANY;
 #endif
 }
 

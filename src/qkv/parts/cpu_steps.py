@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Sequence
-from ctypes import Structure, addressof, byref, c_float, c_int, c_long, c_void_p
+from ctypes import Structure, addressof, byref, c_char_p, c_float, c_int, c_long, c_void_p
 from typing import Any, NamedTuple
 
 import torch
@@ -179,7 +179,7 @@ class PackedMap:
     ) -> None:
         """weight [o i]: in 8 bits with the scale of each output [o], and the sum of its weights [o]."""
         outputs, inputs = weight.shape
-        self.outputs = outputs
+        self.outputs, self.kind = outputs, weight.dtype
         self.cells = _panels(weight.detach().contiguous())
         bias = torch.zeros(outputs) if bias is None else bias.detach().float()
         self.parts = [None if each is None else _filled(each) for each in (bias, scales, sums)]
@@ -187,11 +187,11 @@ class PackedMap:
         self.numbers = MapNumbers(self.cells.data_ptr(), None, *places, inputs, outputs, KINDS[weight.dtype])
 
     def dequantised(self) -> Tensor:
-        """The weights of a map in 8 bits, as they are computed with. [o i]"""
-        scales = self.parts[1]
-        assert scales is not None
+        """The weights as they are computed with. [o i]"""
         words = self.cells.transpose(1, 2).reshape(-1, self.cells.shape[1])[: self.outputs]  # [o c]
-        return words.contiguous().view(torch.int8) * scales[: self.outputs, None]
+        numbers = words.contiguous().view(self.kind).float()
+        scales = self.parts[1]
+        return numbers if scales is None else numbers * scales[: self.outputs, None]
 
 
 class PlainMap:
@@ -328,6 +328,15 @@ ALONE = 2  # references: of whoever asks, and of the question
 MOST_KEPT = 4
 LARGE = 2**22  # bytes
 _answers = Answers()
+
+
+def instructions() -> str:
+    """What the program was compiled for, as a person calls it."""
+    library = cpu.library()
+    assert library is not None
+    library.qkv_instructions.restype = c_char_p
+    named: bytes = library.qkv_instructions()
+    return named.decode()
 
 
 def fits(weight: Tensor, kind: torch.dtype) -> bool:

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <cstring>
 #include <utility>
-#if defined(__AVX512F__)
+#if defined(__SSE2__)
 #include <immintrin.h>
 #endif
 
@@ -21,6 +21,7 @@ constexpr int LANES = 4;
 typedef float Floats __attribute__((vector_size(4 * LANES)));
 typedef int32_t Ints __attribute__((vector_size(4 * LANES)));
 typedef uint32_t Cells __attribute__((vector_size(4 * LANES)));
+typedef int16_t Shorts __attribute__((vector_size(4 * LANES)));
 typedef uint16_t Halves __attribute__((vector_size(2 * LANES)));
 typedef uint8_t Bytes __attribute__((vector_size(LANES)));
 
@@ -103,6 +104,19 @@ template <class Join> static inline float joined(Floats v, Join join) {
 #else
   v = join(v, __builtin_shufflevector(v, v, 2, 3, 0, 1));
   return join(v, __builtin_shufflevector(v, v, 1, 0, 3, 2))[0];
+#endif
+}
+
+// Products of two numbers of 16 bits and their neighbours', of which the second are not negative, added up in 32 bits.
+static inline Ints sums_of_pairs(Shorts w, Cells x) {
+#if defined(__AVX512BW__)
+  return (Ints)_mm512_madd_epi16((__m512i)w, (__m512i)x);
+#elif defined(__AVX2__) && !defined(__AVX512F__)
+  return (Ints)_mm256_madd_epi16((__m256i)w, (__m256i)x);
+#elif defined(__SSE2__) && !defined(__AVX__)
+  return (Ints)_mm_madd_epi16((__m128i)w, (__m128i)x);
+#else
+  return (((Ints)w << 16) >> 16) * (Ints)(x & 0xffff) + ((Ints)w >> 16) * (Ints)(x >> 16);
 #endif
 }
 

@@ -94,11 +94,17 @@ class MaskedHead(nn.Module):
 
     def factors(self, x: Tensor) -> LogitFactors:
         """Of a stream. [… d]"""
-        return self.logits.factors(self.norm(self.activation(self.dense(x))))
+        return self.logits.factors(self.given(x))
+
+    def given(self, x: Tensor) -> Tensor:
+        """What the logits are of. [… d]"""
+        y: Tensor = self.norm(self.activation(self.dense(x)))
+        return y
 
     def forward(self, x: Tensor, ctx: Context | None = None) -> Tensor:
         """[… d] → [… v]"""
-        return self.factors(x).product()
+        y: Tensor = self.logits(self.given(x))  # whatever they are by: some stand for them and have no factors
+        return y
 
 
 # Those whose logits are such a product, for others who would rather not have them all at once.

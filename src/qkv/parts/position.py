@@ -202,12 +202,13 @@ class Rotary(Unrounded):
 
     def forward(self, x: Tensor, positions: Tensor) -> Tensor:
         """x [b h s d], positions [b s] or [s] → [b h s d]"""
-        angles = positions[..., None].to(self.rates.dtype) * self.rates  # [b s n] or [s n]
+        angles = positions[..., None].to(self.rates.device, self.rates.dtype) * self.rates  # [b s n] or [s n]
         if positions.ndim == 2:
             angles = angles[:, None]  # [b 1 s n]
         turned = 2 * len(self.rates)
         wide = widened(x[..., :turned])
-        y = self.pairing(wide, angles.cos().to(wide.dtype), angles.sin().to(wide.dtype)).to(x.dtype)
+        cos, sin = (turn.to(wide.dtype).to(wide.device) for turn in (angles.cos(), angles.sin()))
+        y = self.pairing(wide, cos, sin).to(x.dtype)
         return y if turned == x.shape[-1] else torch.cat((y, x[..., turned:]), -1)
 
 

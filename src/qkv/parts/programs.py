@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
+from qkv.parts.device import OLDEST
 from qkv.parts.spec import depends_on
 
 
@@ -42,7 +43,22 @@ def is_itself(module: nn.Module) -> bool:
 
 def runs_our_own(x: Tensor) -> bool:
     """Whether x is where programs in Triton run, which is the current device, and nobody watches."""
-    return x.is_cuda and unwatched(x) and x.device.index == torch.cuda.current_device()
+    return has_programs(x) and unwatched(x) and x.device.index == torch.cuda.current_device()
+
+
+def has_programs(x: Tensor) -> bool:
+    """Whether x lies on a device that programs of our own were made for."""
+    return x.is_cuda and are_for(x.device)
+
+
+def are_for(device: torch.device) -> bool:
+    """Whether they are: GPUs by NVIDIA, of this generation at least. One that is not here is taken for such a one."""
+    if device.type != "cuda" or torch.version.hip is not None:
+        return False
+    return not torch.cuda.is_available() or _generation(device, torch.cuda.get_device_properties) >= OLDEST
+
+
+are_for._dynamo_marked_constant = True  # type: ignore[attr-defined]  # for compilers: a fact, not to be traced
 
 
 def is_counted(x: Tensor) -> bool:
@@ -60,7 +76,7 @@ def runs_or_counts(x: Tensor) -> bool:
 
 def runs_operators(x: Tensor) -> bool:
     """Whether programs may run, by themselves or inside of operators that a compiler knows and who counts sees."""
-    return (x.is_cuda and torch.compiler.is_compiling()) or runs_or_counts(x)
+    return (x.is_cuda and torch.compiler.is_compiling() and are_for(x.device)) or runs_or_counts(x)
 
 
 def is_plain(x: Tensor) -> bool:
@@ -76,7 +92,7 @@ def has_copy_engine(device: torch.device) -> bool:
     return _generation(device, torch.cuda.get_device_properties) == 9
 
 
-has_copy_engine._dynamo_marked_constant = True  # type: ignore[attr-defined]  # for compilers: a fact, not to be traced
+has_copy_engine._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def may_begin_early(device: torch.device) -> bool:

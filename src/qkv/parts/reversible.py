@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from qkv.errors import QkvError
 from qkv.parts.block import Block
 from qkv.parts.context import Context
+from qkv.parts.device import chance_of, set_chance
 from qkv.parts.residual import PreNorm
 from qkv.parts.spec import Depends
 
@@ -125,13 +126,18 @@ class _Chance:
 
     @staticmethod
     def now(device: torch.device) -> _Chance:
-        there = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
-        return _Chance(device, torch.get_rng_state(), there)
+        return _Chance(device, torch.get_rng_state(), chance_of(device))
 
     @contextmanager
     def repeated(self) -> Iterator[None]:
-        with torch.random.fork_rng([self.device] if self.there is not None else []):
-            torch.set_rng_state(self.host)
-            if self.there is not None:
-                torch.cuda.set_rng_state(self.there, self.device)
+        after = _Chance.now(self.device)
+        self._put_back()
+        try:
             yield
+        finally:
+            after._put_back()
+
+    def _put_back(self) -> None:
+        torch.set_rng_state(self.host)
+        if self.there is not None:
+            set_chance(self.device, self.there)

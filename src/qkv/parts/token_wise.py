@@ -8,10 +8,11 @@ from qkv.parts import heads, pool
 from qkv.parts.attention.attention import Attention
 from qkv.parts.attention.visibility import Causal, Everything
 from qkv.parts.block import Block
-from qkv.parts.eight_bits import Int8JoinedLinear, Int8Linear
+from qkv.parts.eight_bits import Int8Linear
 from qkv.parts.embed import Embed, TokenEmbedding
 from qkv.parts.feedforward import MLP, GatedMLP
 from qkv.parts.linear import JoinedLinear
+from qkv.parts.narrow_maps import BFloat16Linear, NarrowJoinedLinear
 from qkv.parts.norm import LayerNorm, RMSNorm
 from qkv.parts.position import Learned, Rotary, Sinusoidal
 from qkv.parts.residual import DeepNorm, Parallel, PathDropout, PostNorm, PreNorm
@@ -22,7 +23,8 @@ from qkv.parts.stack import Stack
 # What is not named here may look at neighbours: then every text gets a row of its own.
 TOKEN_WISE: frozenset[type[nn.Module]] = frozenset(
     {
-        nn.Linear, nn.Dropout, nn.Identity, nn.ModuleList, JoinedLinear, Int8Linear, Int8JoinedLinear,
+        nn.Linear, nn.Dropout, nn.Identity, nn.ModuleList, JoinedLinear, Int8Linear, BFloat16Linear,
+        NarrowJoinedLinear,
         LayerNorm, RMSNorm, MLP, GatedMLP,
         Block, Stack, PreNorm, PostNorm, Parallel, PathDropout, DeepNorm, Attention, Rotary,
         Embed, TokenEmbedding, Learned, Sinusoidal,

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
+from qkv.data.doubles import doubled
 from qkv.data.packing import LanguageBatch
 from qkv.errors import QkvError
 from qkv.models.text_model import TextModel
@@ -49,16 +50,16 @@ def bits_by_context(model: TextModel, batches: Iterable[LanguageBatch], length: 
     """
     device = next(model.parameters()).device
     edges = torch.tensor(context_edges(length), device=device)  # [k+1]
-    sums = torch.zeros(len(edges) - 1, dtype=torch.float64, device=device)  # [k] nats
+    sums = doubled(torch.zeros(len(edges) - 1, device=device))  # [k] nats
     counts = torch.zeros_like(sums, dtype=torch.long)  # [k]
     predicted = bytes_predicted = 0
     for batch in batches:
         found = LanguageLoss().predictions(model, batch.to(device))
         flat = widened(found.logits).flatten(0, 1)  # [b·n v]
-        losses = F.cross_entropy(flat, found.wanted.flatten(), reduction="none").double()  # [b·n]
+        losses = doubled(F.cross_entropy(flat, found.wanted.flatten(), reduction="none"))  # [b·n]
         before = positions_in_documents(batch.documents.to(device)[:, :-1]) + 1  # [b n]
         stretch = torch.bucketize(before, edges) - 1  # [b n] so that `edges[i] < before <= edges[i + 1]`
-        real = found.real.flatten()
+        stretch, real = stretch.to(sums.device), found.real.flatten().to(sums.device)
         sums.index_add_(0, stretch.flatten()[real], losses[real])
         counts += torch.bincount(stretch.flatten()[real], minlength=len(counts))
         predicted, bytes_predicted = predicted + batch.predicted, bytes_predicted + batch.bytes

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from qkv.data.doubles import doubled
 from qkv.errors import QkvError
 from qkv.train.objectives.loss import Batch, Loss
 from qkv.train.parallel.team import Team
@@ -49,7 +50,7 @@ class ValidationLoss:
         if not totals:
             raise QkvError("There is no batch to validate on; the validation data must hold at least one example.")
         counted = dict(zip(counts, team.summed(list(counts.values())), strict=True))
-        sums = dict(zip(totals, team.total(torch.stack(list(totals.values()))).double().tolist(), strict=True))
+        sums = dict(zip(totals, doubled(team.total(torch.stack(list(totals.values())))).tolist(), strict=True))
         means = {name: total / max(1, counted[name]) for name, total in sums.items()}
         if "nll" in means:
             means["perplexity"] = torch.tensor(means["nll"], dtype=torch.float64).exp().item()

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from qkv.parts.device import wait_for
 from qkv.train.step import Update
 
 
@@ -46,8 +47,7 @@ class Stopwatch:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)  # steps still queued are training time, not evaluation time
+        wait_for(self._device)  # steps still queued are training time, not evaluation time
         self._most = self.peak_memory or 0  # while it still runs: what is asked of a paused one is what is kept here
         self._spent, self._since = self.seconds, None
         stopped = time.perf_counter()

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from qkv.files import checksum
+from qkv.parts.device import device_name
 from qkv.train.commit import git_commit
 from qkv.train.origin import current_origin
 
@@ -36,7 +37,7 @@ def provenance(device: torch.device, weights: str | None = None, ranks: str = ""
             "host": platform.node(),
             "system": platform.platform(),
             "threads": torch.get_num_threads(),
-            "device": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine(),
+            "device": device_name(device),
             **_of_device(device),
         },
         "source": source_fingerprint(),

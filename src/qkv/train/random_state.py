@@ -11,11 +11,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from qkv.parts.device import chance_of, count_of, set_chance
+
 
 def seed_everything(seed: int) -> None:
     random.seed(seed)
     np.random.seed(seed % 2**32)
-    torch.manual_seed(seed)  # CUDA's generators too
+    torch.manual_seed(seed)  # the generators of all devices too
 
 
 def random_state() -> dict[str, Any]:
@@ -27,7 +29,7 @@ def random_state() -> dict[str, Any]:
         "python": [version, list(numbers), gauss],
         "numpy": {**legacy, "state": {"key": legacy["state"]["key"].tolist(), "pos": legacy["state"]["pos"]}},
         "torch": _to_text(torch.get_rng_state()),
-        "cuda": [_to_text(torch.cuda.get_rng_state(device)) for device in _devices()],
+        **{kind: [_to_text(chance_of(device)) for device in found] for kind, found in _devices().items()},
     }
 
 
@@ -37,9 +39,10 @@ def set_random_state(state: dict[str, Any]) -> None:
     words = np.asarray(state["numpy"]["state"]["key"], dtype=np.uint32)
     np.random.set_state({**state["numpy"], "state": {"key": words, "pos": state["numpy"]["state"]["pos"]}})
     torch.set_rng_state(_to_tensor(state["torch"]))
-    # A run may go on with fewer or more devices than it began with; those it had get their state back.
-    for device, text in zip(_devices(), state["cuda"], strict=False):
-        torch.cuda.set_rng_state(_to_tensor(text), device)
+    # A run may go on with fewer or more devices than it began with, or others; those it had get their state back.
+    for kind, found in _devices().items():
+        for device, text in zip(found, state.get(kind, []), strict=False):
+            set_chance(device, _to_tensor(text))
 
 
 @contextmanager
@@ -52,14 +55,16 @@ def preserved_random_state() -> Iterator[None]:
         set_random_state(before)
 
 
-def _devices() -> list[int]:
-    """The GPUs whose numbers a process draws; one of many ranks leaves those of the others alone."""
-    if not torch.cuda.is_available():
-        return []
-    return [torch.cuda.current_device()] if dist.is_initialized() else list(range(torch.cuda.device_count()))
+def _devices() -> dict[str, list[torch.device]]:
+    """Those whose numbers a process draws, by kind; one of many ranks leaves the GPUs of the others alone."""
+    found = {kind: [torch.device(kind, number) for number in range(count_of(kind))] for kind in ("cuda", "mps", "xpu")}
+    if dist.is_initialized():
+        found["cuda"] = [each for each in found["cuda"] if each.index == torch.cuda.current_device()]
+    return found
 
 
-def _to_text(state: Tensor) -> str:
+def _to_text(state: Tensor | None) -> str:
+    assert state is not None
     return base64.b64encode(state.numpy().tobytes()).decode("ascii")
 
 

@@ -16,6 +16,7 @@ from torch.nn.modules.module import _has_any_global_hook
 from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
 from qkv.errors import QkvError
+from qkv.parts.programs import are_for
 from qkv.parts.reversible import ReversibleStack
 from qkv.train.settings import TrainSettings
 from qkv.train.standing import HostAsks
@@ -56,6 +57,8 @@ def reason_against(
     """Why steps of a training cannot be recorded at all."""
     if device.type != "cuda":
         return "there is no GPU"
+    if not are_for(device):
+        return "the GPU is older than those that records were tried on"
     if ranks > 1:
         return "several ranks train together"
     # Both set the random numbers back on the way back, which a graph being recorded does not allow.

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from qkv.parts.device import wait_for
 from qkv.train.cost.step import AlwaysThis
 from qkv.train.objectives.loss import Batch, Objective
 from qkv.train.settings import TrainSettings
@@ -29,7 +30,7 @@ def rehearse(model: nn.Module, objective: Objective, batch: Batch, settings: Tra
         loss = objective(model, batch.to(device))
     (loss.total / max(1, loss.count)).backward()
     model.zero_grad(set_to_none=True)
-    _wait(device)
+    wait_for(device)
 
 
 def step_speed(
@@ -54,7 +55,7 @@ def step_speed(
     for _ in range(uncounted + REPEATS):
         began = time.perf_counter()
         count = stepper.update(batches).count  # type: ignore[arg-type]
-        _wait(device)
+        wait_for(device)
         seconds.append(time.perf_counter() - began)
     peak = torch.cuda.max_memory_allocated(device) - others if device.type == "cuda" else None
     stepper.forget_records()
@@ -63,8 +64,3 @@ def step_speed(
 
 def _held(device: torch.device) -> int:
     return torch.cuda.memory_allocated(device) if device.type == "cuda" else 0
-
-
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)

@@ -7,14 +7,13 @@ from typing import Literal
 import torch
 
 from qkv.errors import QkvError
-from qkv.parts.device import device_called
+from qkv.parts.device import check_bfloat16, device_called, is_tested
 
 # What may differ when a run is resumed: how long it goes on and how much it keeps, never what a step computes.
 CHANGEABLE_ON_RESUME = frozenset(
     {"steps", "minutes", "flops", "patience", "keep", "keep_every", "gradient_norms", "parallel", "recompute", "record"}
 )
 
-OLDEST_WITH_BFLOAT16 = (8, 0)  # compute capability
 
 # Figures that would keep the worst weights if watched the other way.
 HIGHER_IS_BETTER = frozenset(
@@ -52,7 +51,7 @@ class TrainSettings:
 
     accumulate: int = 1  # micro-batches for each update
     clip: float | None = 1.0  # largest gradient norm; None leaves gradients as they are
-    # Of products; weights stay float32. "auto" is bfloat16 on a GPU that has it, and float32 elsewhere.
+    # Of products; weights stay float32. "auto" is bfloat16 on GPUs that qkv is tested on, and float32 elsewhere.
     precision: Literal["auto", "float32", "bfloat16", "float8"] = "auto"
     compile: bool = False  # each block by torch.compile, for changing shapes
     # On a GPU, steps whose shapes come again as one CUDA graph (`recorded.py`). None: where all code is known to allow
@@ -139,12 +138,12 @@ class TrainSettings:
         return device_called(self.device)
 
     def on(self, device: torch.device) -> "TrainSettings":
-        """With the precision that `auto` means there. A GPU that is not here is taken for one that has bfloat16."""
-        if self.precision != "auto":
-            return self
-        here = device.type == "cuda" and torch.cuda.is_available()
-        old = here and torch.cuda.get_device_capability(device) < OLDEST_WITH_BFLOAT16
-        return replace(self, precision="float32" if device.type == "cpu" or old else "bfloat16")
+        """With the precision that `auto` means there; another one that the device does not have is refused."""
+        if self.precision == "auto":
+            return replace(self, precision="bfloat16" if device.type == "cuda" and is_tested(device) else "float32")
+        if self.precision == "bfloat16" and device.type != "cpu":
+            check_bfloat16(device)
+        return self
 
     def autocast(self, device: torch.device) -> torch.autocast:
         """Matrix products in bfloat16 where the precision says so, and for float8 those that `float8.py` leaves over.

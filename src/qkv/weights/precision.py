@@ -7,14 +7,20 @@ nothing is converted on the way. Norms, softmaxes and positions are computed in 
 
 from __future__ import annotations
 
+import warnings
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from qkv.errors import QkvError, nearest_or_all
+from qkv.errors import QkvError, QkvWarning, nearest_or_all
 from qkv.files import opened_tensors
+from qkv.parts import cpu
+from qkv.parts.cpu_maps import onednn_takes
+from qkv.parts.device import check_bfloat16, is_tested
 from qkv.parts.eight_bits import quantised
+from qkv.parts.narrow_maps import BFloat16Linear, NarrowLinear, with_narrow_maps
 
 TYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 # auto: as published, where that is float32 or bfloat16 and the device is made for it. int8: linear maps, on a CPU.
@@ -30,12 +36,14 @@ def settled(precision: str, folder: Path, device: torch.device) -> str:
     """What `auto` means for this model on this device; anything else is what was asked for.
 
     Nobody is given less than what was published: float32, unless the weights were published in bfloat16 and are used on
-    a GPU. There all that was learned is kept, and answers come several times sooner.
+    a GPU that qkv is tested on. There all that was learned is kept, and answers come several times sooner.
     """
     check_precision(precision)
+    if precision == "bfloat16" and device.type != "cpu":
+        check_bfloat16(device)
     if precision != "auto":
         return precision
-    return "bfloat16" if device.type == "cuda" and published_narrow(folder) else "float32"
+    return "bfloat16" if device.type == "cuda" and is_tested(device) and published_narrow(folder) else "float32"
 
 
 def published_narrow(folder: Path) -> bool:
@@ -52,8 +60,30 @@ def published_narrow(folder: Path) -> bool:
 
 
 def in_precision(model: Any, precision: str) -> Any:
-    """The model with its weights held in this type, on the device where it is; it answers and is not trained."""
+    """The model with its weights held in this type, on the device where it is; it answers and is not trained.
+
+    On a CPU who multiplies narrow weights differs from processor to processor, and is told.
+    """
     check_precision(precision)
     if precision == "int8":
-        return quantised(model)
+        return _told("In 8 bits", quantised(model))
+    if precision == "bfloat16" and all(tensor.device.type == "cpu" for tensor in model.parameters()):
+        if not onednn_takes(torch.bfloat16):
+            narrow = with_narrow_maps(model, BFloat16Linear)
+            return _told("In bfloat16, which this processor does not multiply by itself", narrow)
+        _say("In bfloat16, which this processor multiplies.")
     return model.to(TYPES[precision])
+
+
+def _told(how: str, model: Any) -> Any:
+    ways = {module.way() for module in model.modules() if isinstance(module, NarrowLinear)}
+    slow = "; a C++ compiler makes it quicker" if cpu.library() is None else ""
+    if ways:
+        _say(f"{how}: large maps are {' or '.join(sorted(ways))}, all else is in single precision{slow}.")
+    return model
+
+
+@cache
+def _say(sentence: str) -> None:
+    """Once in a process: warnings that are caught elsewhere would let it come again."""
+    warnings.warn(sentence, QkvWarning, stacklevel=4)

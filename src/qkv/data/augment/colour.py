@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from qkv.data.augment.steps import beside, in_bytes
+from qkv.data.doubles import doubled
 from qkv.errors import QkvError
 
 LIGHT = (19595, 38470, 7471)  # of 65536: how much of red, green and blue is seen as brightness
@@ -39,8 +40,8 @@ def brightness(pixels: Tensor, factor: Tensor) -> Tensor:
 
 def contrast(pixels: Tensor, factor: Tensor) -> Tensor:
     """0 is one grey, the mean of the picture."""
-    mean = (grey(pixels).double().mean((1, 2, 3), keepdim=True) + 0.5).floor()
-    return blended(mean.float(), pixels, factor)
+    mean = (doubled(grey(pixels)).mean((1, 2, 3), keepdim=True) + 0.5).floor()
+    return blended(mean.float().to(pixels.device), pixels, factor)
 
 
 def saturation(pixels: Tensor, factor: Tensor) -> Tensor:
@@ -74,10 +75,11 @@ def solarised(pixels: Tensor, threshold: Tensor) -> Tensor:
 
 def autocontrast(pixels: Tensor) -> Tensor:
     """Each channel spread from 0 to 255."""
-    low, high = pixels.double().amin((2, 3), keepdim=True), pixels.double().amax((2, 3), keepdim=True)
+    wide = doubled(pixels)
+    low, high = wide.amin((2, 3), keepdim=True), wide.amax((2, 3), keepdim=True)
     scale = torch.full_like(high, 255) / (high - low).clamp(min=1)  # 255 / x would be 255 times 1 / x, rounded twice
-    spread = in_bytes(pixels * scale + -low * scale)
-    return torch.where(high > low, spread, pixels)
+    spread = in_bytes(wide * scale + -low * scale)
+    return torch.where(high > low, spread, pixels.to(wide.device)).to(pixels.device)
 
 
 def equalised(pixels: Tensor) -> Tensor:

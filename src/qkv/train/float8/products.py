@@ -94,6 +94,8 @@ def check_float8(device: torch.device, ranks: int) -> None:
     """What cannot multiply in 8 bits is named before anything is built."""
     if ranks > 1:
         raise QkvError("Products in 8 bits are for one process so far: take precision bfloat16 for several ranks.")
+    if device.type not in ("cpu", "cuda") or torch.version.hip is not None:
+        raise QkvError(f"Products in 8 bits are for GPUs by NVIDIA, and not for {device.type}: take precision float32.")
     if device.type == "cuda" and torch.cuda.get_device_capability(device) < OLDEST:
         raise QkvError(
             f"{torch.cuda.get_device_name(device)} cannot multiply in 8 bits: take precision bfloat16, or a GPU of "

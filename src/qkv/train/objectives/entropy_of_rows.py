@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from qkv.parts.precision import widened
+from qkv.parts.programs import has_programs
 
 # Logits widened to float32 at one time: 256 MiB of them, whatever the batch and the vocabulary.
 WIDENED_AT_ONCE = 2**26
@@ -151,7 +152,7 @@ def _is_all(rows: slice, of: Tensor) -> bool:
 
 
 def _have_program(logits: Tensor) -> bool:
-    return logits.is_cuda and logits.dtype != torch.float64 and logits.stride(-1) == 1
+    return has_programs(logits) and logits.dtype != torch.float64 and logits.stride(-1) == 1
 
 
 def _slices(logits: Tensor) -> Iterator[slice]:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from qkv.errors import QkvError
 from qkv.parts.linear import JoinedLinear
+from qkv.parts.programs import has_programs
 from qkv.parts.reversible import ReversibleStack
 from qkv.parts.stack import Stack
 from qkv.train.optimizers.groups import (
@@ -38,7 +39,8 @@ def orthogonalised(matrices: Tensor, steps: int = 5) -> Tensor:
     Half precision is enough for it, and is taken where products in it are fast.
     """
     a, b, c = COEFFICIENTS
-    x = matrices.bfloat16() if matrices.is_cuda and matrices.dtype == torch.float32 else matrices
+    narrow = has_programs(matrices) and matrices.dtype == torch.float32
+    x = matrices.bfloat16() if narrow else matrices
     tall = x.shape[-2] > x.shape[-1]
     x = x.mT if tall else x  # products of the shorter side
     x = x / (torch.linalg.matrix_norm(x, keepdim=True) + 1e-7)  # no singular value above 1

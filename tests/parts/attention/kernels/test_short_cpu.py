@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from qkv.parts import cpu, cpu_steps, eight_bits
+from qkv.parts import cpu, cpu_steps, narrow_maps
 from qkv.parts.attention.attention import Attention, heads_of
 from qkv.parts.attention.in_line import InLine
 from qkv.parts.attention.kernels import short_cpu
@@ -161,17 +161,15 @@ OFF = {"float32": 2e-6, "bfloat16": 4e-3, "int8": 4e-3}  # of what a step does
 @pytest.mark.parametrize("precision", OFF)
 @torch.no_grad()
 def test_all_of_an_attention_is_one_call(precision, g, scale, hidden, wiring, monkeypatch):
-    monkeypatch.setattr(eight_bits, "SMALL", 1)
+    monkeypatch.setattr(narrow_maps, "SMALL", 1)
     step, x = residual_step(g, scale, wiring)
     if precision != "int8":
         parts = step.mixer.project, step.mixer.out
         kind = getattr(torch, precision)
         maps = [cpu_steps.PackedMap(part.weight.to(kind), part.bias.to(kind)) for part in parts]
-    elif cpu_steps.fits(torch.empty(1, 64), torch.int8):
+    else:
         step = quantised(step)
         maps = [step.mixer.project.together.map, step.mixer.out.map]
-    else:
-        pytest.skip("8 bits are by torch's library on this processor")
     whole, lengths = Tokens(16), [33, 1, 7, 7, 64]
     padded, line = Tokens.padded(torch.tensor([16, 9, 1, 0, 5, 16, 2]), 16), InLine.of(lengths)
     mask = {
