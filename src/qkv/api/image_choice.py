@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -19,17 +18,14 @@ from qkv.api.class_training import JUDGED
 from qkv.api.pixel_probes import guessed, linear_score, recognised
 from qkv.data.augment import Augmentation, Flip, InTurn, Moved
 from qkv.data.image_rows import ImageRows
-from qkv.data.images import Source, longer_side
 from qkv.errors import QkvError
 from qkv.files import read_json
 from qkv.models.catalogue import find_family
 from qkv.train.parallel.world import current_world
 
-SIDES = (8, 32)  # pixels a side that a new model reads at the least and at the most, where nobody says
-LOOKED_AT = 100  # pictures whose sizes are looked at
-GRID = 7  # patches a side at the least, where a picture has as many: 28 pixels become 7 × 7, 224 become 14 × 14
-MOST_CONVOLUTIONS = 4  # [xiao2021 §4]
-# Of a model that learns on a CPU what there is to learn in minutes.
+MOST_CONVOLUTIONS = 4  # [xiao2021]
+# Of a model that learns on a CPU in minutes: few places, so that there is time for many updates.
+SMALL_PLACES, PLACES = 4, 8  # a side
 SMALL = {"width": 96, "hidden": 384, "heads": 3, "layers": 4}
 DROPOUT = 0.1
 
@@ -105,19 +101,6 @@ def recorded(folder: Path) -> Judged | None:
         return None
 
 
-def side_for(images: Sequence[Source]) -> int:
-    """The pixels a side that a new model reads: those that half of the pictures have, within bounds."""
-    every = max(1, len(images) // LOOKED_AT)
-    sides = []
-    for image in images[::every]:
-        try:
-            sides.append(longer_side(image))
-        except QkvError:  # is told when it is read
-            continue
-    least, most = SIDES
-    return min(most, max(least, round(statistics.median(sides)))) if sides else most
-
-
 def augmentation_of(changes: Sequence[str]) -> Augmentation | None:
     """Pictures changed in these ways, anew in every epoch."""
     moved = {"turn": ("turned", TURN), "zoom": ("zoomed", ZOOM), "shift": ("shifted", SHIFT)}
@@ -131,9 +114,13 @@ def augmentation_of(changes: Sequence[str]) -> Augmentation | None:
 def sizes_for(family: str, side: int, *, small: bool) -> dict[str, Any]:
     """Of a new model for pictures of this side; a `small` one where minutes of a CPU are what there is.
 
-    As many convolutions halve a picture as leave at least 7 places a side, so that strokes of small pictures are seen
-    and large ones do not become thousands of tokens.
+    As many convolutions halve a picture as it takes to leave about so many places a side: each sees strokes as they are
+    drawn, where a patch as large as a stroke sees none, and large pictures do not become thousands of tokens.
     """
-    sizes = {**named_sizes(find_family(family), DESK), "patch": 1, "dropout": DROPOUT}
-    convolutions = min(MOST_CONVOLUTIONS, max(1, int(math.log2(max(1.0, side / GRID)))))
+    chosen = find_family(family)
+    if "stem" not in {field.name for field in fields(chosen.sizes_type)}:
+        raise QkvError(f"Family {family} does not decide about single pictures: take vit or deit.")
+    sizes = {**named_sizes(chosen, DESK), "patch": 1, "dropout": DROPOUT}
+    halvings = round(math.log2(side / (SMALL_PLACES if small else PLACES)))
+    convolutions = min(MOST_CONVOLUTIONS, max(1, halvings))
     return {**sizes, "stem": convolutions, **(SMALL if small else {})}

@@ -97,8 +97,8 @@ def _pixels(rows: ImageRows, change: Augmentation | None = None, seed: int = 0) 
     """Pictures as rows of numbers, changed at their own size and then made smaller where they are large. [n p]"""
     draw, parts = np.random.default_rng(seed), []
     for first in range(0, len(rows), PART):
-        some = rows.pixels[first : first + PART]
-        pixels = torch.from_numpy(np.ascontiguousarray(some if some.ndim == 4 else some[..., None])).permute(0, 3, 1, 2)
+        some = np.array(rows.pixels[first : first + PART])  # which may lie on the disk
+        pixels = torch.from_numpy(some if some.ndim == 4 else some[..., None]).permute(0, 3, 1, 2)
         pixels = (pixels if change is None else change(pixels, draw)).float() / 255
         size = [min(side, SIDE) for side in pixels.shape[2:]]
         parts.append(F.adaptive_avg_pool2d(pixels, size).flatten(1))

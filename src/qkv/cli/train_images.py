@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from qkv.cli.groups import with_groups
-from qkv.cli.train_images_chosen import LINEAR_PROBE, told_changes, told_learning, told_model, told_verdict
+from qkv.cli.train_images_chosen import LINEAR_PROBE, told_asked, told_changes, told_learning, told_model, told_verdict
 from qkv.cli.train_optimizer import optimizer_in, tell_rate
 from qkv.cli.train_options import (
     EXAMPLES_SHOWN,
@@ -25,16 +25,19 @@ from qkv.errors import QkvError
 
 if TYPE_CHECKING:
     from qkv.api.image_choice import Judged
+    from qkv.api.image_training import ImageTraining
     from qkv.data.augment import Augmentation
     from qkv.data.image_rows import ImageRows
     from qkv.data.preprocessing import Preprocessing
     from qkv.generate.image_readers import ImageReader
+    from qkv.train.reporter import Reporter
 
 AUTO = "auto"
 CHANGES = (AUTO, "none", "light", "strong")
+SIDE = 32  # pixels of a new model; smaller pictures are enlarged, so that convolutions find room in them
 FOLLOWING = ("image", "channels")  # sizes that follow from the pictures
 NEW_ROWS, TUNED_ROWS = 64, 16  # pictures of a batch
-NEW_RATE, TUNED_RATE = 1e-3, 1e-4
+NARROW, NARROW_RATE, NEW_RATE, TUNED_RATE = 128, 2e-3, 1e-3, 1e-4  # a narrow model bears a higher rate
 NEW_SMOOTHING = 0.05
 RISE = 0.1  # share of a run
 MOST_BYTES = 4 * 2**30  # of prepared pictures in memory
@@ -54,11 +57,7 @@ class PictureOptions:
     ] = None
     side: Annotated[
         int | None,
-        typer.Option(
-            min=4,
-            help="Pixels a side of what the model reads; as the pictures have, 32 at most, or as the given model was "
-            "made for.",
-        ),
+        typer.Option(min=4, help="Pixels a side of what the model reads; 32, or as the given model was made for."),
     ] = None
     teacher: Annotated[
         str | None, typer.Option(help="Model of the same classes that a deit learns from besides: a folder, or a name.")
@@ -127,21 +126,20 @@ def images(data: DataOptions, run: PictureRunOptions, pictures: PictureOptions) 
     reader, preprocessing = way_in(pictures, run)
     run = replace(run, batch_rows=run.batch_rows or (NEW_ROWS if reader is None else TUNED_ROWS))
     rows = read_rows(data.data, "train", data, pictures, preprocessing)
-    preprocessing = preprocessing or new_preprocessing(rows.size[1])
     held = None if data.valid is None else read_rows(data.valid, "test", data, pictures, preprocessing, rows.names)
     if held is None and data.hold_out:
         rows, held = divided_rows(rows, data.hold_out, run.seed)
     found = judged(rows, held, run.out if run.resume else None, changes=pictures.change == AUTO)
-    how = training_of(run, pictures, rows, found, reader is not None, Reporter())
-    head, objective = lesson(pictures, run, rows, reader, how.smoothing)
-    sizes: dict[str, Any] = {}
+    reporter, sizes, rate = Reporter(), dict[str, Any](), TUNED_RATE
     if reader is None:
         suits = sizes_for(pictures.family, rows.size[1], small=device_called(run.device).type == "cpu")
         sizes = sizes_in(pictures.family, pictures.size, suits)
-        how.reporter.say(told_model(pictures.family, rows.size[1], sizes))
-    if pictures.change == AUTO:
-        how.reporter.say(told_changes(found))
-    how.reporter.say(told_learning(run, NEW_RATE if reader is None else TUNED_RATE, how))
+        rate = NARROW_RATE if sizes["width"] <= NARROW else NEW_RATE
+        reporter.say(told_model(pictures.family, rows.size[1], sizes))
+    how = training_of(run, pictures, rows, found, reader is not None, rate, reporter)
+    head, objective = lesson(pictures, run, rows, reader, how.smoothing)
+    reporter.say(told_changes(found) if pictures.change == AUTO else told_asked(pictures.change))
+    reporter.say(told_learning(run, rate, how))
     try:
         trained = train_image_classifier(
             rows,
@@ -210,21 +208,18 @@ def lesson(
     return "distilled", distillation_from(teacher, rows, own, smoothing=smoothing)
 
 
-def new_preprocessing(side: int) -> "Preprocessing":
-    """How pictures become the inputs of a new model."""
-    from qkv.data.preprocessing import HALF, Exactly, Normalise, Preprocessing
-
-    return Preprocessing(resize=Exactly(side, side), filter="bicubic", normalise=Normalise(1 / 255, HALF, HALF))
-
-
-def way_in(pictures: PictureOptions, run: RunOptions) -> "tuple[ImageReader | None, Preprocessing | None]":
-    """The model to fine-tune, if there is one, and how pictures become inputs, where that does not follow from them."""
+def way_in(pictures: PictureOptions, run: RunOptions) -> "tuple[ImageReader | None, Preprocessing]":
+    """The model to fine-tune, if there is one, and how pictures become its inputs."""
     from qkv.api.loading import load
+    from qkv.data.preprocessing import HALF, Exactly, Normalise, Preprocessing
     from qkv.generate.image_readers import ImageReader, use_of_images
     from qkv.weights.resolution import at_resolution
 
     if pictures.model is None:
-        return None, None if pictures.side is None else new_preprocessing(pictures.side)
+        side = pictures.side or SIDE
+        return None, Preprocessing(
+            resize=Exactly(side, side), filter="bicubic", normalise=Normalise(1 / 255, HALF, HALF)
+        )
     if pictures.size is not None or pictures.family != "vit":
         raise QkvError("--family and --size are for a new model: leave them out beside --model.")
     found = load(pictures.model, run.device)
@@ -241,11 +236,10 @@ def read_rows(
     part: str,
     data: DataOptions,
     pictures: PictureOptions,
-    preprocessing: "Preprocessing | None",
+    preprocessing: "Preprocessing",
     classes: tuple[str, ...] | None = None,
 ) -> "ImageRows":
-    """Pictures out of a folder of classes, a table or a published set; as large as they are where nothing is said."""
-    from qkv.api.image_choice import side_for
+    """Pictures out of a folder of classes, a table or a published set."""
     from qkv.api.pairs import report_problems
     from qkv.cli.spellings import names_of
     from qkv.data.image_files import read_image_folder, read_image_table
@@ -266,7 +260,6 @@ def read_rows(
             names=names_of(data.names),
             format=data.format,
         )
-    preprocessing = preprocessing or new_preprocessing(side_for(found.images))
     rows, problems = rows_of_images(found, preprocessing, place_for(len(found), part, pictures, preprocessing))
     report_problems(problems, lambda line: typer.echo(line, err=True))
     return rows
@@ -295,8 +288,14 @@ def changes_of(change: str, side: int) -> "Augmentation | None":
 
 
 def training_of(
-    run: PictureRunOptions, pictures: PictureOptions, rows: "ImageRows", found: "Judged", tuned: bool, reporter: Any
-) -> Any:
+    run: PictureRunOptions,
+    pictures: PictureOptions,
+    rows: "ImageRows",
+    found: "Judged",
+    tuned: bool,
+    rate: float,
+    reporter: "Reporter",
+) -> "ImageTraining":
     from qkv.api.image_choice import augmentation_of
     from qkv.api.image_training import ImageTraining
     from qkv.data.augment import Mixing
@@ -316,7 +315,7 @@ def training_of(
         smoothing=0.1 if strong else NEW_SMOOTHING if auto and not tuned else 0.0,
         batching=RowCount(run.batch_rows),
         settings=settings,
-        optimizer=optimizer_in(run, TUNED_RATE if tuned else NEW_RATE),
+        optimizer=optimizer_in(run, rate),
         schedule=schedule_of(run, usual),
         hold_out=0.0,
         judged=found.record(),

@@ -19,6 +19,10 @@ def told_model(family: str, side: int, sizes: Mapping[str, Any]) -> str:
     return f"Model: a new {family} for pictures of {side} × {side} {seen}, {layers} (--family, --side, --size)."
 
 
+def told_asked(change: str) -> str:
+    return f"Pictures: changed as --change {change} says."
+
+
 def told_changes(judged: "Judged") -> str:
     """How pictures are changed while training, and on what grounds they are not."""
     from qkv.api.image_choice import CHANGES

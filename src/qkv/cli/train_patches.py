@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from qkv.cli.groups import with_groups
-from qkv.cli.train_images import PictureOptions, changes_of, new_preprocessing, place_for, sizes_in, way_in
+from qkv.cli.train_images import PictureOptions, changes_of, place_for, sizes_in, way_in
 from qkv.cli.train_optimizer import optimizer_in
 from qkv.cli.train_options import DataOptions, RunOptions, quoted, report, schedule_of, settings_of, warmup_of, watched
 from qkv.errors import QkvError
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from qkv.data.preprocessing import Preprocessing
 
 CHANGES = ("none", "light")
-SIDE = 32  # pixels of a new model
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +69,6 @@ def patches(data: DataOptions, run: RunOptions, chosen: PatchOptions) -> None:
         model=chosen.model, size=chosen.size, side=chosen.side, image=chosen.image, stored=chosen.stored
     )
     reader, preprocessing = way_in(pictures, run)
-    preprocessing = preprocessing or new_preprocessing(SIDE)
     rows = read_pictures(data.data, "train", data, pictures, preprocessing)
     held = None if data.valid is None else read_pictures(data.valid, "test", data, pictures, preprocessing)
     how = ImageTraining(

@@ -68,13 +68,6 @@ def read_layer(source: Source, *, most_pixels: int = MOST_PIXELS) -> Image.Image
         return (image.convert("LA") if image.mode == "La" else image).convert("RGBA")
 
 
-def longer_side(source: Source) -> int:
-    """The pixels of a picture's longer side, for which no pixel is decoded."""
-    shown = shown_source(source)
-    with _explained(shown), _opened(source, shown) as image:
-        return max(image.size)
-
-
 def upright(image: Image.Image) -> Image.Image:
     """Turned as its EXIF notes say; notes that cannot be read say nothing."""
     try:

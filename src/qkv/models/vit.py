@@ -57,7 +57,7 @@ class PatchSizes(EncoderSizes):
     image: int = 224  # height and width of the pictures that the positions are learned for
     patch: int
     channels: int = 3
-    stem: int | None = None  # convolutions before the patches, which are then those of a map [xiao2021 §4]
+    stem: int | None = None  # convolutions before the patches, which are then those of a map [xiao2021]
 
 
 @dataclass(frozen=True, kw_only=True)
