@@ -94,7 +94,8 @@ def test_the_bare_command_chooses_by_the_pictures_and_tells_what_and_how_to_choo
     )
     assert learning == (
         "Learning: batches of 64 by adamw, at a rate of 0.002 that rises over the first 10% of the run and then falls "
-        "to 0; the last weights stay (--batch-rows, --optimizer, --learning-rate, --warmup, --schedule, --average, --ema)."
+        "to 0; the last weights stay "
+        "(--batch-rows, --optimizer, --learning-rate, --warmup, --schedule, --average, --ema)."
     )
     assert told["sizes"]["stem"] == 3
     assert told["data"]["augment"] == "InTurn(steps=(Moved(turn=10.0, zoom=0.1, shift=0.0625),))"

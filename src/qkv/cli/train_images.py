@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from qkv.train.reporter import Reporter
 
 AUTO = "auto"
-CHANGES = (AUTO, "none", "light", "strong")
+CHANGES = ("none", "light", "strong")
 SIDE = 32  # pixels of a new model; smaller pictures are enlarged, so that convolutions find room in them
 FOLLOWING = ("image", "channels")  # sizes that follow from the pictures
 NEW_ROWS, TUNED_ROWS = 64, 16  # pictures of a batch
@@ -120,8 +120,8 @@ def images(data: DataOptions, run: PictureRunOptions, pictures: PictureOptions) 
 
     if run.length is not None:
         raise QkvError("--length is for texts: give --side for the size of pictures.")
-    if pictures.change not in CHANGES:
-        raise QkvError(f"Pictures are changed in one of the ways {', '.join(CHANGES)}, not {pictures.change!r}.")
+    if pictures.change not in (AUTO, *CHANGES):
+        raise QkvError(f"Pictures are changed in one of the ways {', '.join((AUTO, *CHANGES))}, not {pictures.change!r}.")
     check_folder(run.out, run.resume, run.overwrite)
     reader, preprocessing = way_in(pictures, run)
     run = replace(run, batch_rows=run.batch_rows or (NEW_ROWS if reader is None else TUNED_ROWS))
