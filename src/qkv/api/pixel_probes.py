@@ -5,7 +5,7 @@ Shapes: n pictures, m others, c channels, h height, w width, p numbers of a pict
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import torch
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from qkv.data.augment import Augmentation
 from qkv.data.image_rows import ImageRows
+from qkv.data.token_rows import Ints
 
 SIDE = 32  # a probe looks at no more pixels a side
 MOST = 10_000  # pictures that a linear probe learns from
@@ -30,9 +31,9 @@ def linear_score(rows: ImageRows, held: ImageRows) -> float:
 
     It has no idea of places, edges or shapes: a model that does not beat it has learned nothing that is worth a model.
     """
-    rows = _some(rows, MOST)
-    known, asked = _scaled(_pixels(rows), _pixels(held))  # [n p] [m p]
-    labels, classes = torch.from_numpy(rows.labels), len(rows.names)
+    places = _some(rows, MOST)
+    scale, known = _scale(_pixels(rows, places))  # [n p]
+    labels, classes = torch.from_numpy(rows.labels[places]), len(rows.names)
     weight = torch.zeros(known.shape[1], classes, requires_grad=True)
     bias = torch.zeros(classes, requires_grad=True)
     optimizer = torch.optim.LBFGS([weight, bias], max_iter=UPDATES, line_search_fn="strong_wolfe")
@@ -41,14 +42,17 @@ def linear_score(rows: ImageRows, held: ImageRows) -> float:
         optimizer.zero_grad()
         total = F.cross_entropy(known @ weight + bias, labels, reduction="sum") + PENALTY / 2 * (weight**2).sum()
         mean: Tensor = total / len(known)
-        mean.backward()  # type: ignore[no-untyped-call]
+        mean.backward()
         return mean
 
     with torch.enable_grad():
-        optimizer.step(loss)  # type: ignore[no-untyped-call]
+        optimizer.step(loss)
+    right = 0
     with torch.no_grad():
-        said = (asked @ weight + bias).argmax(1)
-    return float((said == torch.from_numpy(held.labels)).double().mean())
+        for part in np.array_split(np.arange(len(held)), -(-len(held) // PART)):
+            said = (scale(_pixels(held, part)) @ weight + bias).argmax(1)
+            right += int((said == torch.from_numpy(held.labels[part])).sum())
+    return right / len(held)
 
 
 @torch.no_grad()
@@ -59,26 +63,26 @@ def recognised(rows: ImageRows, changes: Mapping[str, Augmentation], seed: int =
     knows nothing of mirrors or turns: what it takes a changed picture for is what the picture now looks like. Every
     picture is judged once, by a judge that was made without it.
     """
-    rows = _some(rows, MOST_JUDGED)
-    plain, labels = _pixels(rows), torch.from_numpy(rows.labels)
-    shown = {"": plain, **{name: _pixels(rows, change, seed) for name, change in changes.items()}}
-    fold = torch.empty(len(rows), dtype=torch.long)
-    fold[torch.argsort(labels, stable=True)] = torch.arange(len(rows)) % FOLDS  # some of every class in each
+    places = _some(rows, MOST_JUDGED)
+    count, labels = len(places), torch.from_numpy(rows.labels[places])
+    shown = {"": _pixels(rows, places), **{name: _pixels(rows, places, each, seed) for name, each in changes.items()}}
+    fold = torch.empty(count, dtype=torch.long)
+    fold[torch.argsort(labels, stable=True)] = torch.arange(count) % FOLDS  # some of every class in each
     right = dict.fromkeys(shown, 0)
-    for number in range(min(FOLDS, len(rows))):
-        known, asked = fold != number, fold == number
-        if not known.any() or not asked.any():
+    for number in range(min(FOLDS, count)):
+        asked = fold == number
+        if asked.all():  # of a single picture nobody learns
             continue
-        base, *others = _scaled(plain[known], *(each[asked] for each in shown.values()))
-        wanted = F.one_hot(labels[known], len(rows.names)).double()
-        kernel = _alike(base, base)
-        kernel.diagonal().add_(RIDGE)
+        scale, known = _scale(shown[""][~asked])
+        wanted = F.one_hot(labels[~asked], len(rows.names)).double()
         middle = wanted.mean(0)
+        kernel = _alike(known, known)
+        kernel.diagonal().add_(RIDGE)
         answers = torch.linalg.solve(kernel, wanted - middle)  # [n k]
-        for name, other in zip(shown, others, strict=True):
-            said = (_alike(other, base) @ answers + middle).argmax(1)
+        for name, pixels in shown.items():
+            said = (_alike(scale(pixels[asked]), known) @ answers + middle).argmax(1)
             right[name] += int((said == labels[asked]).sum())
-    return {name: count / len(rows) for name, count in right.items()}
+    return {name: each / count for name, each in right.items()}
 
 
 def guessed(rows: ImageRows) -> float:
@@ -86,30 +90,33 @@ def guessed(rows: ImageRows) -> float:
     return float(np.bincount(rows.labels).max() / len(rows))
 
 
-def _some(rows: ImageRows, most: int) -> ImageRows:
-    """As many pictures as a probe needs, drawn evenly, always the same ones."""
-    if len(rows) <= most:
-        return rows
-    return rows.some(np.sort(np.random.default_rng(0).permutation(len(rows))[:most]))
+def _some(rows: ImageRows, most: int) -> Ints:
+    """The places of as many pictures as a probe needs, drawn evenly, always the same ones."""
+    every = len(rows)
+    return np.arange(every) if every <= most else np.sort(np.random.default_rng(0).permutation(every)[:most])
 
 
-def _pixels(rows: ImageRows, change: Augmentation | None = None, seed: int = 0) -> Tensor:
+def _pixels(rows: ImageRows, places: Ints, change: Augmentation | None = None, seed: int = 0) -> Tensor:
     """Pictures as rows of numbers, changed at their own size and then made smaller where they are large. [n p]"""
     draw, parts = np.random.default_rng(seed), []
-    for first in range(0, len(rows), PART):
-        some = np.array(rows.pixels[first : first + PART])  # which may lie on the disk
+    for first in range(0, len(places), PART):
+        some = np.array(rows.pixels[places[first : first + PART]])  # which may lie on the disk
         pixels = torch.from_numpy(some if some.ndim == 4 else some[..., None]).permute(0, 3, 1, 2)
         pixels = (pixels if change is None else change(pixels, draw)).float() / 255
-        size = [min(side, SIDE) for side in pixels.shape[2:]]
-        parts.append(F.adaptive_avg_pool2d(pixels, size).flatten(1))
+        height, width = pixels.shape[2:]
+        parts.append(F.adaptive_avg_pool2d(pixels, (min(height, SIDE), min(width, SIDE))).flatten(1))
     return torch.cat(parts)
 
 
-def _scaled(known: Tensor, *others: Tensor) -> list[Tensor]:
-    """Without the mean picture, and divided by the mean length, of those that are known: the same for all data."""
+def _scale(known: Tensor) -> tuple[Callable[[Tensor], Tensor], Tensor]:
+    """Without the mean picture and divided by the mean length of those that are known, so that all data are alike."""
     mean = known.mean(0)
     length = (known - mean).square().sum(1).mean().sqrt().clamp(min=1e-6)
-    return [(each - mean) / length for each in (known, *others)]
+
+    def scale(pixels: Tensor) -> Tensor:
+        return (pixels - mean) / length
+
+    return scale, scale(known)
 
 
 def _alike(some: Tensor, others: Tensor) -> Tensor:

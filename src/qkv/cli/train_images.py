@@ -120,11 +120,11 @@ def images(data: DataOptions, run: PictureRunOptions, pictures: PictureOptions) 
 
     if run.length is not None:
         raise QkvError("--length is for texts: give --side for the size of pictures.")
-    if pictures.change not in (AUTO, *CHANGES):
-        raise QkvError(f"Pictures are changed in one of the ways {', '.join((AUTO, *CHANGES))}, not {pictures.change!r}.")
+    if pictures.change not in (ways := (AUTO, *CHANGES)):
+        raise QkvError(f"Pictures are changed in one of the ways {', '.join(ways)}, not {pictures.change!r}.")
     check_folder(run.out, run.resume, run.overwrite)
     reader, preprocessing = way_in(pictures, run)
-    run = replace(run, batch_rows=run.batch_rows or (NEW_ROWS if reader is None else TUNED_ROWS))
+    batch = run.batch_rows or (NEW_ROWS if reader is None else TUNED_ROWS)
     rows = read_rows(data.data, "train", data, pictures, preprocessing)
     held = None if data.valid is None else read_rows(data.valid, "test", data, pictures, preprocessing, rows.names)
     if held is None and data.hold_out:
@@ -136,10 +136,10 @@ def images(data: DataOptions, run: PictureRunOptions, pictures: PictureOptions) 
         sizes = sizes_in(pictures.family, pictures.size, suits)
         rate = NARROW_RATE if sizes["width"] <= NARROW else NEW_RATE
         reporter.say(told_model(pictures.family, rows.size[1], sizes))
-    how = training_of(run, pictures, rows, found, reader is not None, rate, reporter)
+    how = training_of(run, pictures, rows, found, reader is not None, batch, rate, reporter)
     head, objective = lesson(pictures, run, rows, reader, how.smoothing)
     reporter.say(told_changes(found) if pictures.change == AUTO else told_asked(pictures.change))
-    reporter.say(told_learning(run, rate, how))
+    reporter.say(told_learning(run, batch, rate, how))
     try:
         trained = train_image_classifier(
             rows,
@@ -155,11 +155,11 @@ def images(data: DataOptions, run: PictureRunOptions, pictures: PictureOptions) 
         )
     except Interrupted as stopped:  # the loop has said where all is saved and how to go on
         raise typer.Exit(stopped.exit_code) from None
-    except RateFound as rate:
-        tell_rate(rate.search)
+    except RateFound as tried:
+        tell_rate(tried.search)
     except torch.OutOfMemoryError as error:
         raise QkvError(
-            f"The device ran out of memory with batches of {run.batch_rows} pictures: give fewer with --batch-rows."
+            f"The device ran out of memory with batches of {batch} pictures: give fewer with --batch-rows."
         ) from error
     shown = held or rows
     examples = [
@@ -293,6 +293,7 @@ def training_of(
     rows: "ImageRows",
     found: "Judged",
     tuned: bool,
+    batch: int,
     rate: float,
     reporter: "Reporter",
 ) -> "ImageTraining":
@@ -313,7 +314,7 @@ def training_of(
         augment=augmentation_of(found.changes()) if auto else changes_of(pictures.change, rows.size[1]),
         mixing=Mixing() if strong else None,
         smoothing=0.1 if strong else NEW_SMOOTHING if auto and not tuned else 0.0,
-        batching=RowCount(run.batch_rows),
+        batching=RowCount(batch),
         settings=settings,
         optimizer=optimizer_in(run, rate),
         schedule=schedule_of(run, usual),

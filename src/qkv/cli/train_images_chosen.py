@@ -39,7 +39,7 @@ def told_changes(judged: "Judged") -> str:
     return f"{line}, not {_listed(refused, 'or')}: a probe of the pixels recognises {plain}, {shares} (--change)."
 
 
-def told_learning(run: RunOptions, rate: float, how: "ImageTraining") -> str:
+def told_learning(run: RunOptions, batch: int, rate: float, how: "ImageTraining") -> str:
     """How weights are changed, and which of them stay."""
     from qkv.train.optimizers import OPTIMIZERS
     from qkv.train.schedules import TriStage
@@ -54,7 +54,7 @@ def told_learning(run: RunOptions, rate: float, how: "ImageTraining") -> str:
     means = f"the mean of the last {run.average} checkpoints" if run.average > 1 else "the last weights"
     stay = means if how.settings.average else "the best weights" if run.ema is None else "a moving average"
     return (
-        f"Learning: batches of {run.batch_rows} by {run.optimizer}, at a rate of {rate:g} that {moves}; {stay} stay "
+        f"Learning: batches of {batch} by {run.optimizer}, at a rate of {rate:g} that {moves}; {stay} stay "
         "(--batch-rows, --optimizer, --learning-rate, --warmup, --schedule, --average, --ema)."
     )
 

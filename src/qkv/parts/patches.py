@@ -134,7 +134,7 @@ class PatchEmbed(nn.Module):
     @property
     def filters(self) -> Tensor:
         """What pixels are multiplied by first. [d c p p]"""
-        return self.patches.weight if self.stem is None else self.stem.convolutions[0].convolution.weight
+        return self.patches.weight if self.stem is None else self.stem.filters
 
     def count(self, images: Tensor) -> int:
         """How many tokens each of the pictures becomes."""

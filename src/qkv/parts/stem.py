@@ -41,6 +41,12 @@ class ConvolutionStem(nn.Module):
         )
 
     @property
+    def filters(self) -> Tensor:
+        """What pixels are multiplied by. [c' c 3 3]"""
+        first: Convolution = self.convolutions[0]  # type: ignore[assignment]  # what was put there
+        return first.convolution.weight
+
+    @property
     def stride(self) -> int:
         """Pixels from one place of the map to the next."""
         return int(STRIDE ** len(self.convolutions))
@@ -51,7 +57,7 @@ class ConvolutionStem(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """[b c h w] → [b c' ⌈h / 2ⁿ⌉ ⌈w / 2ⁿ⌉]"""
-        x = images.to(self.convolutions[0].convolution.weight.dtype)
+        x = images.to(self.filters.dtype)
         for convolution in self.convolutions:
             x = F.gelu(convolution(x))
         return x
