@@ -62,6 +62,11 @@ TITLES = {
         "process of its own. In 8 bits a quarter of the bytes is read, and other tokens may be written; the limit is "
         "that of single precision.",
     ),
+    "first_pictures": (
+        "The first training on pictures, on a CPU",
+        "`qkv train images` with nothing but --data, --out and --minutes: what it makes of pictures that it never saw, "
+        "beside what scikit-learn makes of the same pixels without augmentation, which takes it seconds.",
+    ),
     "starting": (
         "From the start to the first answer, on a CPU",
         "Processes of their own, with nothing loaded before; what Python and torch take alone stands beside them, and "

@@ -82,3 +82,10 @@ def test_filters_are_principal_components() -> None:
     weights = model.embed.patches.weight.detach().flatten(1).numpy()
     spread = ((weights - weights.mean(0)) @ flat.T).var(0)
     assert (np.diff(spread) <= 1e-6).all()
+
+
+def test_behind_convolutions_what_is_drawn_are_their_places_and_their_filters() -> None:
+    model = small_model("vit", "classification", stem=2, patch=1)
+    record = record_picture(ImageClassifier(model, WAY), picture())
+    assert (record.grid, record.patch) == ((3, 3), 4)
+    assert patch_filters(model).shape[1:] == (3, 3, 3)

@@ -1,6 +1,7 @@
 """ViT and DeiT: sizes as published, and the choices that are theirs."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -9,6 +10,8 @@ from qkv.errors import QkvError
 from qkv.models import deit, vit
 from qkv.models.catalogue import build, count_parameters
 from qkv.models.head_choice import HeadChoice
+from qkv.weights.load import load_model
+from qkv.weights.save import save_model
 from tests.models.small import perturb
 from tests.models.small_images import LABELS, choice, small_model, small_sizes
 
@@ -78,3 +81,20 @@ def test_rates_of_leaving_out_grow_with_depth() -> None:
     model = build("vit", replace(small_sizes("vit"), layers=5, path_dropout=0.2))
     rates = [(block.attention.path.rate, block.feed_forward.path.rate) for block in model.stack.blocks]
     assert rates == [(pytest.approx(rate), pytest.approx(rate)) for rate in (0.0, 0.05, 0.1, 0.15, 0.2)]
+
+
+@pytest.mark.parametrize("family", ["vit", "deit"])
+@torch.no_grad()
+def test_a_model_with_convolutions_before_its_patches_is_saved_and_loaded(family: str, tmp_path: Path) -> None:
+    model = small_model(family, "classification", stem=2, patch=1)
+    images = torch.randn(2, 3, 12, 12)
+    assert model.embed.grid(images) == (3, 3)
+    save_model(model, tmp_path)
+    loaded = load_model(tmp_path)
+    assert loaded.sizes.stem == 2
+    assert torch.equal(loaded(images), model(images))
+
+
+def test_patches_behind_convolutions_are_not_hidden() -> None:
+    with pytest.raises(QkvError, match="has seen its neighbours"):
+        small_model("vit", "masked", stem=2, patch=1)

@@ -80,6 +80,13 @@ def test_what_the_reference_has_no_place_for_is_not_written(tmp_path):
         save_published(small_model("vit", "embedding"), tmp_path, PUBLISHED)
 
 
+@pytest.mark.parametrize("family", ["vit", "deit"])
+def test_a_stem_of_convolutions_is_refused_by_name(family, tmp_path):
+    with pytest.raises(QkvError, match="has a stem of 2 convolutions before its patches, and the other library"):
+        save_published(small_model(family, "classification", stem=2, patch=1), tmp_path / "new", PUBLISHED)
+    assert not (tmp_path / "new").exists()
+
+
 def test_oblong_pictures_are_refused():
     config = {"model_type": "vit", **CONFIG, "image_size": [32, 48]}
     with pytest.raises(QkvError, match=r"square here; the config.json has image_size \[32, 48\]"):

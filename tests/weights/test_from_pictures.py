@@ -57,3 +57,9 @@ def test_models_that_do_not_fit_are_refused() -> None:
         begin_with_pictures(hearer(seer, layers=seer.sizes.layers + 1), seer)
     with pytest.raises(QkvError, match="model of pictures"):
         begin_with_pictures(hearer(seer, hidden=seer.sizes.hidden + 4), seer)
+
+
+def test_a_model_with_convolutions_before_its_patches_is_refused() -> None:
+    seer = small_model("vit", "states", stem=2, patch=1)
+    with pytest.raises(QkvError, match="convolutions before"):
+        begin_with_pictures(hearer(seer), seer)

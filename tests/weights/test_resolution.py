@@ -13,12 +13,20 @@ from tests.models.small_images import small_model
 from tests.models.small_text import small_model as small_text_model
 
 
-@pytest.mark.parametrize(("family", "kind"), [("vit", "classification"), ("deit", "distilled"), ("vit", "masked")])
+@pytest.mark.parametrize(
+    ("family", "kind", "sizes"),
+    [
+        ("vit", "classification", {}),
+        ("deit", "distilled", {}),
+        ("vit", "masked", {}),
+        ("vit", "classification", {"stem": 2, "patch": 1}),
+    ],
+)
 @torch.no_grad()
 def test_a_model_answers_the_same_once_its_positions_are_interpolated_for_good(
-    family: str, kind: str, tmp_path: Path
+    family: str, kind: str, sizes: dict[str, int], tmp_path: Path
 ) -> None:
-    model = small_model(family, kind)
+    model = small_model(family, kind, **sizes)
     larger = at_resolution(model, 20)
     images = torch.randn(2, 3, 20, 20)
     torch.testing.assert_close(larger(images), model(images))

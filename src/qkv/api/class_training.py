@@ -16,6 +16,7 @@ from qkv.train.flops import flops_per_counted_token
 from qkv.train.optimizers import adamw
 from qkv.train.reporter import Reporter
 
+JUDGED = "judged"  # in run.json
 ADAMW = partial(adamw, learning_rate=1e-3)
 
 
@@ -26,6 +27,7 @@ class ClassTraining(Training):
     smoothing: float = 0.0
     augment: Any = None  # how rows are changed while training
     mixing: Any = None  # how two rows are made one
+    judged: Mapping[str, Any] | None = None  # what was found in the data that choices rest on, for the record
 
 
 class LearnedRows(ClassRows, Rows[Any], Protocol):
@@ -80,6 +82,7 @@ def learn_classes(
         "head": use.model.head_choice.config(),
         "preprocessing": repr(prepared),
         "data": {"batching": repr(how.batching), "augment": repr(how.augment), "mixing": repr(how.mixing)},
+        **({} if how.judged is None else {JUDGED: how.judged}),
     }
     return run_training(
         use,

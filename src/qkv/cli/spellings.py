@@ -1,5 +1,6 @@
 """How choices are spelled on a command line: `bpe:8000` for a tokenizer, `base,dropout=0.3` for a size."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,15 +32,18 @@ def tokenizers_of(both: str, source: str | None, target: str | None) -> tuple[To
     return tokenizer_of(source or both), tokenizer_of(target or both)
 
 
-def sizes_of(family: str, spelled: str, dropout: float | None = None) -> dict[str, Any]:
+def sizes_of(
+    family: str, spelled: str, dropout: float | None = None, base: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
     """`base`, `width=128,layers=2` (changes to the desk size) or `base,dropout=0.3`, as values by name.
 
-    One name may stand for what a family tells apart for its encoder and its decoder, such as `layers`.
+    One name may stand for what a family tells apart for its encoder and its decoder, such as `layers`. With a `base`,
+    changes are to that one.
     """
     chosen = find_family(family)
     first, *changes = spelled.split(",")
     name = first if "=" not in first else DESK
-    values = named_sizes(chosen, name)
+    values = dict(base) if base is not None and "=" in first else named_sizes(chosen, name)
     for change in changes if "=" not in first else [first, *changes]:
         key, equals, value = change.partition("=")
         if not equals:

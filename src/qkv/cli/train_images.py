@@ -1,12 +1,14 @@
 """`qkv train images`: a model of one's own that names what pictures show."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from qkv.cli.groups import with_groups
+from qkv.cli.train_images_chosen import LINEAR_PROBE, told_asked, told_changes, told_learning, told_model, told_verdict
 from qkv.cli.train_optimizer import optimizer_in, tell_rate
 from qkv.cli.train_options import (
     EXAMPLES_SHOWN,
@@ -22,13 +24,22 @@ from qkv.cli.train_options import (
 from qkv.errors import QkvError
 
 if TYPE_CHECKING:
+    from qkv.api.image_choice import Judged
+    from qkv.api.image_training import ImageTraining
     from qkv.data.augment import Augmentation
     from qkv.data.image_rows import ImageRows
     from qkv.data.preprocessing import Preprocessing
     from qkv.generate.image_readers import ImageReader
+    from qkv.train.reporter import Reporter
 
+AUTO = "auto"
 CHANGES = ("none", "light", "strong")
+SIDE = 32  # pixels of a new model; smaller pictures are enlarged, so that convolutions find room in them
 FOLLOWING = ("image", "channels")  # sizes that follow from the pictures
+NEW_ROWS, TUNED_ROWS = 64, 16  # pictures of a batch
+NARROW, NARROW_RATE, NEW_RATE, TUNED_RATE = 128, 2e-3, 1e-3, 1e-4  # a narrow model bears a higher rate
+NEW_SMOOTHING = 0.05
+RISE = 0.1  # share of a run
 MOST_BYTES = 4 * 2**30  # of prepared pictures in memory
 
 
@@ -38,7 +49,12 @@ class PictureOptions:
         str | None, typer.Option(help="Model to fine-tune: a folder, or owner/name[@revision] on the hub.")
     ] = None
     family: Annotated[str, typer.Option(help="Family of a new model, where --model is not given: vit or deit.")] = "vit"
-    size: Annotated[str, typer.Option(help="Size of a new model by name, or changes: width=128,layers=4")] = "desk"
+    size: Annotated[
+        str | None,
+        typer.Option(
+            help="Size of a new model by name, or changes of the one that suits the pictures: width=128,layers=6"
+        ),
+    ] = None
     side: Annotated[
         int | None,
         typer.Option(min=4, help="Pixels a side of what the model reads; 32, or as the given model was made for."),
@@ -52,16 +68,34 @@ class PictureOptions:
         Path | None, typer.Option(help="File (.npy) to keep prepared pictures in, where they are many.")
     ] = None
     change: Annotated[
-        str, typer.Option(help="How pictures are changed while training: none, light (moved, mirrored) or strong.")
-    ] = "light"
+        str,
+        typer.Option(
+            help="How pictures are changed while training: auto (in such ways as leave them what they are), none, "
+            "light (moved, mirrored) or strong."
+        ),
+    ] = AUTO
+
+
+@dataclass(frozen=True, kw_only=True)
+class PictureRunOptions(RunOptions):
+    batch_rows: Annotated[  # type: ignore[assignment]  # here it follows from the model where nothing is said
+        int | None, typer.Option(min=1, help="Pictures of a batch; 64, or 16 with --model.")
+    ] = None
+    warmup: Annotated[
+        int | None,
+        typer.Option(
+            help="Updates over which the rate rises; by default a tenth of the run, and with --model 50, or a tenth of "
+            "--steps if that is less."
+        ),
+    ] = None
 
 
 @with_groups
-def images(data: DataOptions, run: RunOptions, pictures: PictureOptions) -> None:
+def images(data: DataOptions, run: PictureRunOptions, pictures: PictureOptions) -> None:
     """Train a model that tells what a picture shows: a new one, or a loaded one further.
 
     --data is a folder with a folder of image files for each class; or a table that names image files; or a folder in
-    which MNIST and its kin are published.
+    which MNIST and its kin are published. What is not said is chosen by the pictures and told in three lines.
 
     \b
     Example:
@@ -74,25 +108,38 @@ def images(data: DataOptions, run: RunOptions, pictures: PictureOptions) -> None
     """
     import torch
 
+    from qkv.api.image_choice import judged, sizes_for
     from qkv.api.image_training import train_image_classifier
     from qkv.api.runs import check_folder
+    from qkv.api.training import read_result
     from qkv.data.classes import divided_rows
+    from qkv.parts.device import device_called
     from qkv.train.find_rate import RateFound
     from qkv.train.interrupts import Interrupted
     from qkv.train.reporter import Reporter
 
     if run.length is not None:
         raise QkvError("--length is for texts: give --side for the size of pictures.")
-    if pictures.change not in CHANGES:
-        raise QkvError(f"Pictures are changed in one of the ways {', '.join(CHANGES)}, not {pictures.change!r}.")
+    if pictures.change not in (ways := (AUTO, *CHANGES)):
+        raise QkvError(f"Pictures are changed in one of the ways {', '.join(ways)}, not {pictures.change!r}.")
     check_folder(run.out, run.resume, run.overwrite)
     reader, preprocessing = way_in(pictures, run)
+    batch = run.batch_rows or (NEW_ROWS if reader is None else TUNED_ROWS)
     rows = read_rows(data.data, "train", data, pictures, preprocessing)
     held = None if data.valid is None else read_rows(data.valid, "test", data, pictures, preprocessing, rows.names)
     if held is None and data.hold_out:
         rows, held = divided_rows(rows, data.hold_out, run.seed)
-    how = training_of(run, pictures, rows, reader is not None, Reporter())
+    found = judged(rows, held, run.out if run.resume else None, changes=pictures.change == AUTO)
+    reporter, sizes, rate = Reporter(), dict[str, Any](), TUNED_RATE
+    if reader is None:
+        suits = sizes_for(pictures.family, rows.size[1], small=device_called(run.device).type == "cpu")
+        sizes = sizes_in(pictures.family, pictures.size, suits)
+        rate = NARROW_RATE if sizes["width"] <= NARROW else NEW_RATE
+        reporter.say(told_model(pictures.family, rows.size[1], sizes))
+    how = training_of(run, pictures, rows, found, reader is not None, batch, rate, reporter)
     head, objective = lesson(pictures, run, rows, reader, how.smoothing)
+    reporter.say(told_changes(found) if pictures.change == AUTO else told_asked(pictures.change))
+    reporter.say(told_learning(run, batch, rate, how))
     try:
         trained = train_image_classifier(
             rows,
@@ -100,18 +147,19 @@ def images(data: DataOptions, run: RunOptions, pictures: PictureOptions) -> None
             valid=held,
             model=reader,
             family=pictures.family,
-            sizes=sizes_in(pictures),
+            sizes=sizes,
             head=head,
             objective=objective,
             how=how,
+            evaluate=None if found.linear is None else (lambda _: {LINEAR_PROBE: found.linear}),
         )
     except Interrupted as stopped:  # the loop has said where all is saved and how to go on
         raise typer.Exit(stopped.exit_code) from None
-    except RateFound as rate:
-        tell_rate(rate.search)
+    except RateFound as tried:
+        tell_rate(tried.search)
     except torch.OutOfMemoryError as error:
         raise QkvError(
-            f"The device ran out of memory with batches of {run.batch_rows} pictures: give fewer with --batch-rows."
+            f"The device ran out of memory with batches of {batch} pictures: give fewer with --batch-rows."
         ) from error
     shown = held or rows
     examples = [
@@ -120,16 +168,22 @@ def images(data: DataOptions, run: RunOptions, pictures: PictureOptions) -> None
             trained.run([_picture(shown, i) for i in range(min(EXAMPLES_SHOWN, len(shown)))])
         )
     ]
-    report(run.out, examples, held is None, [quoted("qkv", "run", run.out, "photo.jpg")])
+    verdict = told_verdict(read_result(run.out).figures)
+    report(run.out, examples, held is None, [quoted("qkv", "run", run.out, "photo.jpg")], verdict)
 
 
-def sizes_in(pictures: PictureOptions) -> dict[str, Any]:
-    """The size that was asked for; what pictures the model reads follows from the data."""
+def sizes_in(family: str, spelled: str | None, suits: Mapping[str, Any]) -> dict[str, Any]:
+    """The size that was asked for, or the one that suits, perhaps changed; what pictures it reads follows from them.
+
+    Who asks for patches gets them, without convolutions before them.
+    """
     from qkv.cli.spellings import sizes_of
 
-    if any(part.partition("=")[0] in FOLLOWING for part in pictures.size.split(",")):
+    asked = [part.partition("=")[0] for part in (spelled or "").split(",")]
+    if any(name in FOLLOWING for name in asked):
         raise QkvError("What pictures a new model reads follows from them: give --side in place of a size.")
-    values = sizes_of(pictures.family, pictures.size)
+    base = {name: value for name, value in suits.items() if name != "stem" or "patch" not in asked or "stem" in asked}
+    values = sizes_of(family, spelled, base=base) if spelled else base
     return {name: value for name, value in values.items() if name not in FOLLOWING}
 
 
@@ -162,11 +216,11 @@ def way_in(pictures: PictureOptions, run: RunOptions) -> "tuple[ImageReader | No
     from qkv.weights.resolution import at_resolution
 
     if pictures.model is None:
-        side = pictures.side or 32
+        side = pictures.side or SIDE
         return None, Preprocessing(
             resize=Exactly(side, side), filter="bicubic", normalise=Normalise(1 / 255, HALF, HALF)
         )
-    if pictures.size != "desk" or pictures.family != "vit":
+    if pictures.size is not None or pictures.family != "vit":
         raise QkvError("--family and --size are for a new model: leave them out beside --model.")
     found = load(pictures.model, run.device)
     if not isinstance(found, ImageReader):
@@ -233,21 +287,39 @@ def changes_of(change: str, side: int) -> "Augmentation | None":
     }[change]
 
 
-def training_of(run: RunOptions, pictures: PictureOptions, rows: "ImageRows", tuned: bool, reporter: Any) -> Any:
+def training_of(
+    run: PictureRunOptions,
+    pictures: PictureOptions,
+    rows: "ImageRows",
+    found: "Judged",
+    tuned: bool,
+    batch: int,
+    rate: float,
+    reporter: "Reporter",
+) -> "ImageTraining":
+    from qkv.api.image_choice import augmentation_of
     from qkv.api.image_training import ImageTraining
     from qkv.data.augment import Mixing
     from qkv.data.plan import RowCount
-    from qkv.train.schedules import Linear
+    from qkv.train.schedules import Linear, TriStage
 
+    strong, auto = pictures.change == "strong", pictures.change == AUTO
+    settings = settings_of(run, "accuracy")
+    if not tuned and not run.average and run.ema is None:
+        # The rate falls to nothing, so the last weights are the best: a few held-out pictures would choose by chance.
+        settings = replace(settings, average=1, patience=None)
+    rises = not tuned and run.warmup is None
+    usual = TriStage(rise=RISE, hold=0.0) if rises else Linear(warmup=warmup_of(run))
     return ImageTraining(
-        augment=changes_of(pictures.change, rows.size[1]),
-        mixing=Mixing() if pictures.change == "strong" else None,
-        smoothing=0.1 if pictures.change == "strong" else 0.0,
-        batching=RowCount(run.batch_rows),
-        settings=settings_of(run, "accuracy"),
-        optimizer=optimizer_in(run, 1e-4 if tuned else 1e-3),
-        schedule=schedule_of(run, Linear(warmup=warmup_of(run))),
+        augment=augmentation_of(found.changes()) if auto else changes_of(pictures.change, rows.size[1]),
+        mixing=Mixing() if strong else None,
+        smoothing=0.1 if strong else NEW_SMOOTHING if auto and not tuned else 0.0,
+        batching=RowCount(batch),
+        settings=settings,
+        optimizer=optimizer_in(run, rate),
+        schedule=schedule_of(run, usual),
         hold_out=0.0,
+        judged=found.record(),
         reporter=reporter,
         resume=run.resume,
         overwrite=run.overwrite,

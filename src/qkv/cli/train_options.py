@@ -237,8 +237,10 @@ def watched(run: RunOptions) -> Iterator[None]:
         ) from error
 
 
-def report(out: Path, examples: Sequence[str], seen: bool, commands: Sequence[str]) -> None:
-    """What came of it: the figures, a few examples, and what to type next."""
+def report(
+    out: Path, examples: Sequence[str], seen: bool, commands: Sequence[str], verdict: Sequence[str] = ()
+) -> None:
+    """What came of it: the figures and a verdict on them, a few examples, and what to type next."""
     from qkv.api.training import read_result
     from qkv.train.reporter import duration, figure
 
@@ -246,6 +248,8 @@ def report(out: Path, examples: Sequence[str], seen: bool, commands: Sequence[st
     typer.echo(f"Trained {result.step:,} steps in {duration(result.seconds)}; {out} holds the {result.weights}.")
     if result.figures:
         typer.echo("Held out: " + ", ".join(f"{name} {figure(value)}" for name, value in result.figures.items()))
+    for line in verdict:
+        typer.echo(line)
     if examples:
         typer.echo("Examples it was trained on:" if seen else "Examples it never saw:")
         for example in examples:

@@ -24,7 +24,7 @@ class PatchOptions:
     model: Annotated[
         str | None, typer.Option(help="ViT to train further: a folder, or owner/name[@revision] on the hub.")
     ] = None
-    size: Annotated[str, typer.Option(help="Size of a new model by name, or changes: width=128,layers=4")] = "desk"
+    size: Annotated[str | None, typer.Option(help="Size of a new model by name, or changes: width=128,layers=4")] = None
     side: Annotated[
         int | None,
         typer.Option(min=4, help="Pixels a side of what the model reads; 32, or as the given model was made for."),
@@ -50,10 +50,12 @@ def patches(data: DataOptions, run: RunOptions, chosen: PatchOptions) -> None:
         --hold-out 0.2 --out runs/patches
       qkv train images --data pictures --model runs/patches --steps 40 --hold-out 0.2 --out runs/finer
     """
+    from qkv.api.choices import DESK, named_sizes
     from qkv.api.image_training import ImageTraining, pretrain_image_model
     from qkv.api.runs import check_folder
     from qkv.data.patch_hiding import PatchHiding
     from qkv.data.plan import RowCount
+    from qkv.models.catalogue import find_family
     from qkv.train.reporter import Reporter
     from qkv.train.schedules import Cosine
 
@@ -80,8 +82,9 @@ def patches(data: DataOptions, run: RunOptions, chosen: PatchOptions) -> None:
         resume=run.resume,
         overwrite=run.overwrite,
     )
+    sizes = sizes_in("vit", chosen.size, named_sizes(find_family("vit"), DESK))
     with watched(run):
-        pretrain_image_model(rows, run.out, valid=held, model=reader, sizes=sizes_in(pictures), hiding=hiding, how=how)
+        pretrain_image_model(rows, run.out, valid=held, model=reader, sizes=sizes, hiding=hiding, how=how)
     report(
         run.out, [], seen=True, commands=[quoted("qkv", "train", "images", "--model", run.out, "--data", "pictures")]
     )

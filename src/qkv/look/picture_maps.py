@@ -77,7 +77,7 @@ def record_picture(use: ImageReader, source: Source) -> PictureRecord:
         weights,
         model.embed.grid(images),
         len(model.embed.prefix),
-        model.embed.patches.stride[0],
+        model.embed.stride,
     )
 
 
@@ -118,11 +118,11 @@ def position_similarity(model: ImageModel) -> Floats:
 
 
 def patch_filters(model: ImageModel, count: int = COMPONENTS) -> Floats:
-    """The principal components of what the patches are multiplied by, the largest first. [count n p p]
+    """The principal components of what pixels are multiplied by first, the largest first. [count n p p]
 
     [dosovitskiy2021 fig.7]
     """
-    filters = model.embed.patches.weight.detach().float().cpu()  # [d n p p]
+    filters = model.embed.filters.detach().float().cpu()  # [d n p p]
     flat = filters.flatten(1)
     components = torch.linalg.svd(flat - flat.mean(0), full_matrices=False).Vh
     found: Floats = components[:count].unflatten(1, filters.shape[1:]).numpy()

@@ -148,7 +148,7 @@ def _pictured(use: SoundReader, sound: Spoken, name: str) -> SpectrumRecord:
     weights, answer = kept_attention(model, values)
     frame = FBANK_HOP / features.rate  # seconds from one to the next
     shown = Spectrum(values[0, 0].numpy(), features.frames * frame, whole * frame)
-    grid, stride = model.embed.grid(values), model.embed.patches.stride[0]
+    grid, stride = model.embed.grid(values), model.embed.stride
     said = _said(use, answer)
     return SpectrumRecord(name, shown.picture(), said, weights, grid, len(model.embed.prefix), stride, shown)
 

@@ -25,6 +25,7 @@ from qkv.parts.pool import DensePool, FirstToken, MeanOfPatches
 from qkv.parts.position import Learned2D, find_resampling
 from qkv.parts.residual import PreNorm, path_dropouts
 from qkv.parts.stack import Stack
+from qkv.parts.stem import ConvolutionStem
 
 CLASS_TOKEN = "class_token"
 # What stands for the whole picture: the tokens before its patches.
@@ -56,6 +57,7 @@ class PatchSizes(EncoderSizes):
     image: int = 224  # height and width of the pictures that the positions are learned for
     patch: int
     channels: int = 3
+    stem: int | None = None  # convolutions before the patches, which are then those of a map [xiao2021]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,10 +110,11 @@ def image_pools(prefix: Sequence[str]) -> Pools:
 
 
 def patch_embed(sizes: PatchSizes, prefix: Sequence[str], hides: bool = False) -> PatchEmbed:
-    patches = Patches(sizes.channels, sizes.width, sizes.patch)
-    grid = patches.grid(sizes.image, sizes.image)
-    position = Learned2D(*grid, sizes.width, len(prefix), find_resampling(sizes.resampling))
-    return PatchEmbed(patches, position, prefix, sizes.dropout, hides=hides)
+    stem = None if sizes.stem is None else ConvolutionStem(sizes.channels, sizes.width, sizes.stem)
+    patches = Patches(sizes.channels if stem is None else sizes.width, sizes.width, sizes.patch)
+    side = (sizes.image, sizes.image) if stem is None else stem.size(sizes.image, sizes.image)
+    position = Learned2D(*patches.grid(*side), sizes.width, len(prefix), find_resampling(sizes.resampling))
+    return PatchEmbed(patches, position, prefix, sizes.dropout, stem=stem, hides=hides)
 
 
 def encoder(sizes: EncoderSizes) -> nn.Module:

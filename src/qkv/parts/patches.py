@@ -22,6 +22,7 @@ from qkv.parts.position import Learned2D
 from qkv.parts.precision import narrow_type, narrowed
 from qkv.parts.programs import is_counted, runs_or_counts, unwatched
 from qkv.parts.spec import CONVOLUTION, Depends
+from qkv.parts.stem import ConvolutionStem
 
 TYPES = (torch.bfloat16, torch.float16, torch.float32)  # that programs know
 ENOUGH = 1 << 20  # numbers from which on a GPU takes longer to move them than the host to launch a program
@@ -81,7 +82,7 @@ class Patches(nn.Conv2d):
 
 
 class PatchEmbed(nn.Module):
-    """norm(dropout(prefix and patches + positions)), of which prefix and norm may be absent.
+    """norm(dropout(prefix and patches(stem) + positions)), of which prefix, stem and norm may be absent.
 
     The prefix are learned tokens that stand for the whole picture, by their names: `class_token`
     [dosovitskiy2021 §3.1], `distillation_token` [touvron2021 §4]. The norm is CLIP's [radford2021 §2.4]. A model that
@@ -89,7 +90,7 @@ class PatchEmbed(nn.Module):
     """
 
     depends_on = Depends(
-        "patches", "class_token", "position", "dropout", mask_token=None, norm=None, distillation_token=None,
+        "patches", "class_token", "position", "dropout", mask_token=None, norm=None, stem=None, distillation_token=None,
         unread=("prefix",),
     )  # fmt: skip
 
@@ -100,11 +101,14 @@ class PatchEmbed(nn.Module):
         prefix: Sequence[str] = (),
         dropout: float = 0.0,
         *,
+        stem: ConvolutionStem | None = None,
         norm: nn.Module | None = None,
         hides: bool = False,
     ) -> None:
         super().__init__()
-        self.prefix = tuple(prefix)
+        if hides and stem is not None:
+            raise QkvError("Behind convolutions a patch has seen its neighbours: a model that hides patches has none.")
+        self.prefix, self.stem = tuple(prefix), stem
         if position.prefix != len(self.prefix):
             raise QkvError(f"There are {len(self.prefix)} tokens before the patches, and {position.prefix} positions.")
         for name in self.prefix:
@@ -114,12 +118,31 @@ class PatchEmbed(nn.Module):
 
     def grid(self, images: Tensor) -> tuple[int, int]:
         """The rows and columns of patches of pictures [b c h w]."""
-        channels = self.patches.in_channels
+        channels = self.channels
         if images.ndim != 4 or images.shape[1] != channels:
             raise QkvError(
                 f"Pictures must come as [rows, {channels} channels, height, width], not as {list(images.shape)}."
             )
-        return self.patches.grid(images.shape[2], images.shape[3])
+        return self.grid_of(images.shape[2], images.shape[3])
+
+    def grid_of(self, height: int, width: int) -> tuple[int, int]:
+        """The rows and columns of patches of a picture of this size."""
+        return self.patches.grid(*((height, width) if self.stem is None else self.stem.size(height, width)))
+
+    @property
+    def channels(self) -> int:
+        """Of the pictures that it reads."""
+        return self.patches.in_channels if self.stem is None else self.stem.channels
+
+    @property
+    def stride(self) -> int:
+        """Pixels from one patch to the next, downwards."""
+        return self.patches.stride[0] * (1 if self.stem is None else self.stem.stride)
+
+    @property
+    def filters(self) -> Tensor:
+        """What pixels are multiplied by first. [d c p p]"""
+        return self.patches.weight if self.stem is None else self.stem.filters
 
     def count(self, images: Tensor) -> int:
         """How many tokens each of the pictures becomes."""
@@ -129,7 +152,7 @@ class PatchEmbed(nn.Module):
     def forward(self, images: Tensor, ctx: Context, hidden: HiddenPatches | None = None) -> Tensor:
         """[b c h w] → [b s d]"""
         rows, columns = self.grid(images)
-        x = self.patches(images)  # [b r·k d]
+        x = self.patches(images if self.stem is None else self.stem(images))  # [b r·k d]
         if hidden is not None:
             x = self._without(hidden, x)
         x = self.dropout(self._placed(x, self.position(rows, columns)))

@@ -76,6 +76,7 @@ _OF_TORCH: dict[type[nn.Module], Depends] = {
     nn.Conv1d: CONVOLUTION,
     nn.Conv2d: CONVOLUTION,
     nn.ConvTranspose2d: CONVOLUTION,
+    nn.GroupNorm: Depends("weight", "bias", "num_groups", "eps", unread=("num_channels", "affine")),
     nn.ModuleDict: Depends(children=True),
     nn.ParameterList: Depends(children=True, unread=("_size",)),
     nn.GRU: Depends(

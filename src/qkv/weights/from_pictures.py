@@ -26,6 +26,8 @@ def begin_with_pictures(hearer: ImageModel, seer: ImageModel) -> None:
     refuse_updates(hearer)
     if hearer.family != "ast" or seer.family not in ("vit", "deit") or CLASS_TOKEN not in seer.embed.prefix:
         raise QkvError("An AST begins with a ViT or a DeiT that has a class token, and with no other model.")
+    if seer.embed.stem is not None:
+        raise QkvError("An AST reads patches of its own, so it cannot begin with a model that has convolutions before.")
     ours, theirs = tensors_of(hearer), tensors_of(seer)
     taken = {name: tensor for name, tensor in theirs.items() if name.startswith(("stack.", "embed.patches."))}
     taken["embed.patches.weight"] = theirs["embed.patches.weight"].mean(1, keepdim=True)  # [d 1 p p]

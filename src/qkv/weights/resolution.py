@@ -21,7 +21,7 @@ def at_resolution(model: ImageModel, side: int) -> ImageModel:
     if not hasattr(model.sizes, "image") or not isinstance(model, ImageModel):
         raise QkvError("Only a model of square pictures, such as a ViT or a DeiT, comes to another resolution.")
     new: ImageModel = build(model.family, replace(model.sizes, image=side), model.head_choice)
-    rows, columns = new.embed.patches.grid(side, side)
+    rows, columns = new.embed.grid_of(side, side)
     tensors = {**tensors_of(model), "embed.position.weight": model.embed.position(rows, columns)}
     copy_into(tensors_of(new), tensors, "The model")
     return new.to(next(model.parameters()).device).train(model.training)

@@ -5,7 +5,7 @@ import pytest
 import torch
 from PIL import Image
 
-from qkv.data.augment import Flip, RandomResizedCrop, Shift
+from qkv.data.augment import Flip, Moved, RandomResizedCrop, Shift
 from qkv.data.augment.geometry import resized_boxes, rotated, sheared, translated
 from qkv.errors import QkvError
 from tests.data.augment.pictures import pictures
@@ -106,3 +106,57 @@ def test_crops_that_make_no_sense_are_told() -> None:
         RandomResizedCrop((8, 8), area=(0.5, 1.5))
     with pytest.raises(QkvError, match="bilinear or bicubic"):
         RandomResizedCrop((8, 8), filter="nearest")
+
+
+class Always:
+    """Draws one share of what may be drawn, turn, zoom, across and down each its own."""
+
+    def __init__(self, *shares: float) -> None:
+        self.shares = shares
+
+    def uniform(self, low: float, high: float, size: tuple[int, int]) -> np.ndarray:
+        assert (low, high) == (-1, 1)
+        return np.repeat(np.array(self.shares)[:, None], size[1], 1)
+
+
+def test_a_picture_moved_by_nothing_stays_as_it_is() -> None:
+    pixels = pictures()
+    assert torch.equal(Moved()(pixels, np.random.default_rng(0)), pixels)
+    assert torch.equal(Moved(turn=10, zoom=0.1, shift=0.1)(pixels, Always(0, 0, 0, 0)), pixels)
+
+
+def test_a_picture_is_turned_about_its_middle_whatever_its_shape() -> None:
+    square, wide = pictures(2, 9, 9), pictures(2, 8, 12)
+    assert torch.equal(Moved(turn=90)(square, Always(1, 0, 0, 0)), torch.rot90(square, 1, (-2, -1)))
+    assert torch.equal(Moved(turn=180)(wide, Always(-1, 0, 0, 0)), wide.flip(-1, -2))
+    quarter = Moved(turn=90)(wide, Always(1, 0, 0, 0))  # the middle of a wide picture turns, its ends leave it
+    assert torch.equal(quarter[..., 2:10], torch.rot90(wide[..., 2:10], 1, (-2, -1)))
+
+
+def test_a_picture_is_shifted_by_a_share_of_its_side_and_its_rim_goes_on() -> None:
+    pixels = pictures(2, 8, 12)
+    made = Moved(shift=0.25)(pixels, Always(0, 0, 1, -1))  # taken 3 pixels further right and 2 further up
+    assert torch.equal(made[:, :, 2:, :9], pixels[:, :, :6, 3:])
+    assert torch.equal(made[:, :, :2, :9], pixels[:, :, :1, 3:].expand(-1, -1, 2, -1))
+    assert torch.equal(made[:, :, 2:, 9:], pixels[:, :, :6, -1:].expand(-1, -1, -1, 3))
+
+
+def test_a_zoomed_picture_shows_its_middle_larger() -> None:
+    pixels = torch.zeros(1, 1, 12, 12, dtype=torch.uint8)
+    pixels[..., 4:8, 4:8] = 200
+    larger, smaller = (Moved(zoom=0.5)(pixels, Always(0, share, 0, 0)) for share in (1, -1))
+    assert int((larger > 100).sum()) == 36
+    assert int((smaller > 100).sum()) == 4
+
+
+def test_every_picture_is_moved_by_what_is_drawn_for_it() -> None:
+    pixels = pictures(1).expand(6, -1, -1, -1)
+    made = Moved(turn=10, zoom=0.1, shift=0.1)(pixels, np.random.default_rng(0))
+    assert len(made.flatten(1).unique(dim=0)) == 6
+    assert torch.equal(made, Moved(turn=10, zoom=0.1, shift=0.1)(pixels, np.random.default_rng(0)))
+
+
+def test_moves_that_are_none_are_refused() -> None:
+    for wrong in ({"turn": -1}, {"shift": -0.1}, {"zoom": 1.0}):
+        with pytest.raises(QkvError, match="by 0 or more"):
+            Moved(**wrong)

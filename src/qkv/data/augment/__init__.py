@@ -2,7 +2,7 @@
 
 from qkv.data.augment.colour import ColourJitter
 from qkv.data.augment.erasing import RandomErasing
-from qkv.data.augment.geometry import Flip, RandomResizedCrop, Shift
+from qkv.data.augment.geometry import Flip, Moved, RandomResizedCrop, Shift
 from qkv.data.augment.mixing import Mixing
 from qkv.data.augment.rand_augment import RandAugment
 from qkv.data.augment.sounds import Noise, Roll, SpecAugment, WaveMixing
@@ -14,6 +14,7 @@ __all__ = [
     "Flip",
     "InTurn",
     "Mixing",
+    "Moved",
     "Noise",
     "RandAugment",
     "RandomErasing",

@@ -91,6 +91,33 @@ class Shift:
         return moved.permute(0, 3, 1, 2).contiguous()
 
 
+@dataclass(frozen=True, kw_only=True)
+class Moved:
+    """Turned about the middle, zoomed and shifted by up to so much each way, all at once; the rim goes on outwards.
+
+    Pixels lie between four old ones, by which they are weighed: what is small and moves little stays what it is.
+    """
+
+    turn: float = 0.0  # degrees
+    zoom: float = 0.0  # share of the size
+    shift: float = 0.0  # share of the side
+
+    def __post_init__(self) -> None:
+        if min(self.turn, self.zoom, self.shift) < 0 or self.zoom >= 1:
+            raise QkvError(f"Pictures are turned, zoomed and shifted by 0 or more, and zoomed below 1, not by {self}.")
+
+    def __call__(self, pixels: Tensor, draw: np.random.Generator) -> Tensor:
+        turn, zoom, across, down = draw.uniform(-1, 1, (4, len(pixels)))  # [b] each
+        angle, scale = np.deg2rad(self.turn) * turn, 1 + self.zoom * zoom
+        height, width = pixels.shape[-2:]
+        cos, sin = np.cos(angle) / scale, np.sin(angle) / scale
+        # Where each new place was, from -1 to 1 of either side; a turn is one in pixels.
+        rows = [cos, -sin * height / width, 2 * self.shift * across, sin * width / height, cos, 2 * self.shift * down]
+        maps = beside(np.stack(rows, 1).reshape(-1, 2, 3), pixels)
+        grid = F.affine_grid(maps, list(pixels.shape), align_corners=False)
+        return rounded(F.grid_sample(pixels.float(), grid, padding_mode="border", align_corners=False))
+
+
 def resized_boxes(pixels: Tensor, boxes: Ints, size: tuple[int, int], filter: str) -> Tensor:
     """A box (top, left, height, width) of each picture resized, all at once, by two products with matrices of weights.
 

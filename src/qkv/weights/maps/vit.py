@@ -12,8 +12,8 @@ from typing import Any
 from qkv.errors import QkvError
 from qkv.models.deit import DeiTSizes
 from qkv.models.head_choice import WITH_LABELS, HeadChoice
-from qkv.models.vit import ViTSizes
-from qkv.weights.config_map import ConfigMap, Size, activation
+from qkv.models.vit import PatchSizes, ViTSizes
+from qkv.weights.config_map import ConfigMap, Size, Together, activation
 from qkv.weights.maps.bert_names import pooler_rules, unread
 from qkv.weights.published import PublishedFamily
 from qkv.weights.rules import Flatten, Map, rename_modules
@@ -96,6 +96,15 @@ def one_side(key: str) -> Any:
     return read
 
 
+def _without_stem(sizes: PatchSizes) -> dict[str, Any]:
+    if sizes.stem is not None:
+        raise QkvError(
+            f"This model has a stem of {sizes.stem} convolutions before its patches, and the other library's ViT and "
+            "DeiT have none: train one with --size patch=4 to write it."
+        )
+    return {}
+
+
 def patch_config(name: str, model_type: str) -> ConfigMap:
     return ConfigMap(
         name=name,
@@ -119,6 +128,7 @@ def patch_config(name: str, model_type: str) -> ConfigMap:
         # of a decoder of pixels, which is a head that none of ours is; and of words, which pictures have none of
         other=frozenset({"encoder_stride", "tie_word_embeddings"}),
         same=(("pooler_output_size", "hidden_size"),),
+        together=(Together(frozenset(), read=lambda config: {}, write=_without_stem),),
     )
 
 
