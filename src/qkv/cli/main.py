@@ -9,7 +9,7 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 from qkv.cli.plain import PlainCommand
-from qkv.cli.process import ALONE, TYPED, ending
+from qkv.cli.process import ALONE, TYPED, ending, share_cores
 from qkv.cli.train_ranks import hush, rank
 from qkv.errors import QkvError, QkvWarning
 
@@ -89,6 +89,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     hush()
     ALONE.set(arguments is None)
+    if ALONE.get():
+        share_cores()
     typed = sys.argv[1:] if arguments is None else list(arguments)
     TYPED.set(["qkv", *typed])
     try:

@@ -111,7 +111,7 @@ KINDS = {
 
 @with_groups
 def run(
-    model: Annotated[str, typer.Argument(help="Model folder, GGUF or llama2.c file, or owner/name[@revision].")],
+    model: Annotated[str, typer.Argument(help="Model folder, GGUF or llama2.c file, owner/name[@revision], or pronounce.")],
     inputs: InputOptions,
     search: SearchOptions,
     writing: WritingOptions,
@@ -136,6 +136,8 @@ def run(
 
     With --n-best or --samples above 1 a line is the number of its input, the score and the output, with tabs between
     them. Line breaks inside an output become spaces, but for a single text of a language model.
+
+    The model `pronounce` is packaged with qkv: English words in, phonemes out.
 
     \b
     Example (after the ones that `qkv train text-to-text --help` and `qkv train lm --help` show):
