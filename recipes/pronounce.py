@@ -55,7 +55,7 @@ class Announcing(Reporter):
         if self.announced is None and self.left and record["seconds"] >= MEASURED:
             an_update = self.left / (self.updates * (1 - progress))
             self.announced = time.monotonic() - self.began + self.left + BESIDE * an_update
-            self.say(f"Measured on the first {record['step']} updates: all of it takes about {duration(self.announced)}.")
+            self.say(f"Measured on {record['step']} updates: all of it takes about {duration(self.announced)}.")
 
 
 def main(

@@ -31,7 +31,7 @@ def test_the_time_is_told_once_and_from_updates_that_were_measured(monkeypatch: 
     # 2 s before the first update, 3.5 of updates, and at 0.05 s each 940 that are left and what is worth 150
     assert reporter.announced == pytest.approx(2.0 + 3.5 + 0.05 * (940 + pronounce.BESIDE))
     told = [line for line in stream.getvalue().splitlines() if "Measured" in line]
-    assert told == ["Measured on the first 60 updates: all of it takes about 1m00s."]
+    assert told == ["Measured on 60 updates: all of it takes about 1m00s."]
 
 
 def test_a_run_that_learned_nothing_says_so_and_names_the_packaged_model_apart(

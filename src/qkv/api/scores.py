@@ -90,4 +90,4 @@ class Scores:
         shown = "none" if own is None else f"{own:.3g}"
         if learned:
             return True, f"It has learned: {name} {shown}, where {way} has {bar:.3g}."
-        return False, f"It has not learned: {name} {shown} is no better than the {bar:.3g} of {way}. Train it for longer."
+        return False, f"It has not learned: {name} {shown} is no better than the {bar:.3g} of {way}. Train for longer."
