@@ -49,10 +49,13 @@ class Announcing(Reporter):
         super().__init__()
         self.updates, self.began = updates, time.monotonic()
         self.announced: float | None = None  # seconds, from the beginning to the page
+        self._first: float | None = None  # seconds of the first records' updates, which are slow
 
     def train(self, record: Mapping[str, Any], progress: float) -> None:
         super().train(record, progress)
-        if self.announced is None and self.left and record["seconds"] >= MEASURED:
+        if self._first is None:
+            self._first = record["seconds"]
+        elif self.announced is None and self.left and record["seconds"] - self._first >= MEASURED:
             an_update = self.left / (self.updates * (1 - progress))
             self.announced = time.monotonic() - self.began + self.left + BESIDE * an_update
             self.say(f"Measured on {record['step']} updates: all of it takes about {duration(self.announced)}.")

@@ -25,13 +25,13 @@ def test_the_time_is_told_once_and_from_updates_that_were_measured(monkeypatch: 
     monkeypatch.setattr(pronounce.time, "monotonic", lambda: clock[0])
     reporter = Announcing(1000)
     reporter.console = Console(file=stream, width=200)
-    for step, seconds in [(20, 1.5), (40, 2.5), (60, 3.5), (80, 99.0)]:  # the first ones are slow
+    for step, seconds in [(20, 1.5), (40, 2.5), (60, 3.5), (80, 4.5), (100, 99.0)]:  # the first are slow
         clock[0] = 102.0 + seconds
         reporter.train({**RECORD, "step": step, "seconds": seconds}, step / 1000)
-    # 2 s before the first update, 3.5 of updates, and at 0.05 s each 940 that are left and what is worth 150
-    assert reporter.announced == pytest.approx(2.0 + 3.5 + 0.05 * (940 + pronounce.BESIDE))
+    # 2 s before the first update, 4.5 of updates, and at 0.05 s each those that are left and what takes as long as some
+    assert reporter.announced == pytest.approx(2.0 + 4.5 + 0.05 * (920 + pronounce.BESIDE))
     told = [line for line in stream.getvalue().splitlines() if "Measured" in line]
-    assert told == ["Measured on 60 updates: all of it takes about 1m00s."]
+    assert told == ["Measured on 80 updates: all of it takes about 1m00s."]
 
 
 def test_a_run_that_learned_nothing_says_so_and_names_the_packaged_model_apart(
