@@ -19,7 +19,7 @@ help: ## print this list
 	@echo "make <target>, where target is one of:"
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
 
-try: $(VENV)/installed-base ## train a small Transformer to pronounce English (about three minutes) and show its attention
+try: $(VENV)/installed-base ## train a small Transformer to pronounce English (a minute or two) and show its attention
 	$(BIN)/python recipes/pronounce.py
 
 test: lint types ## lint, formatting, types and the fast tests

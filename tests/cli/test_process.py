@@ -2,6 +2,7 @@
 
 import gc
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -12,7 +13,7 @@ import pytest
 
 from qkv.api.loading import USES
 from qkv.cli.main import VERBS, main
-from qkv.cli.process import ALONE, ending, opening
+from qkv.cli.process import ALONE, WAITING, cores_are_shared, ending, loads, opening, share_cores
 from qkv.models.families import FAMILIES
 from qkv.weights.export import export
 from tests.cli.command import qkv
@@ -118,3 +119,92 @@ def test_memory_that_ends_within_a_limit_is_said_with_the_limit(monkeypatch: pyt
     assert "GiB" not in qkv("models").complaint
     monkeypatch.setattr("qkv.cli.main.address_space", lambda: 3 * 2**30)
     assert qkv("models").complaint.endswith("smaller batches. (This process may have 3.0 GiB of addresses: ulimit -v.)")
+
+
+SEEN = """
+import json, os, sys
+from importlib.abc import MetaPathFinder
+WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
+class Watching(MetaPathFinder):
+    seen = None
+    def find_spec(self, name, path, target=None):
+        if name == "torch" and self.seen is None:
+            self.seen = {each: os.environ[each] for each in WAITING if each in os.environ}
+sys.meta_path.insert(0, watching := Watching())
+"""
+
+
+def at_import_of_torch(code: str, **environment: str) -> dict[str, str]:
+    """What was settled about waiting when torch was first asked for, in a process of its own."""
+    clean = {name: value for name, value in os.environ.items() if name not in WAITING}
+    done = subprocess.run(
+        [sys.executable, "-c", f"{SEEN}{code}\nprint(json.dumps(watching.seen))"],
+        env={**clean, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found: dict[str, str] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+COMMAND = "from qkv.cli.main import main; sys.argv = ['qkv', 'run', 'nowhere', 'text']; main()"
+AS_A_LIBRARY = "import qkv; qkv.TrainSettings(steps=1)"
+CALLED = "from qkv.cli.main import main; main(['run', 'nowhere', 'text'])"
+SHARED = "import qkv.cli.process as process; process.loads = lambda: (9.0, 9)\n"
+QUIET = "import qkv.cli.process as process; process.loads = lambda: (9.0, 0)\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "settled"),
+    [
+        (SHARED + COMMAND, {"OMP_WAIT_POLICY": "PASSIVE"}),
+        (QUIET + COMMAND, {"GOMP_SPINCOUNT": "3000"}),
+        (SHARED + AS_A_LIBRARY, {}),
+        (SHARED + CALLED, {}),  # the process is somebody else's
+    ],
+    ids=["shared", "quiet", "library", "called"],
+)
+def test_how_threads_wait_is_settled_before_torch_and_for_the_command_alone(code: str, settled: dict[str, str]) -> None:
+    assert at_import_of_torch(code) == settled
+
+
+def test_what_a_person_settled_about_waiting_stands() -> None:
+    assert at_import_of_torch(SHARED + COMMAND, OMP_WAIT_POLICY="ACTIVE") == {"OMP_WAIT_POLICY": "ACTIVE"}
+
+
+def test_where_torch_is_there_already_nothing_is_settled(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in WAITING:
+        monkeypatch.delenv(name, raising=False)
+    share_cores()
+    assert not any(name in os.environ for name in WAITING)
+
+
+@pytest.mark.parametrize(
+    ("cores", "minute", "now", "shared"),
+    [
+        (2, 8.0, 8, True),
+        (2, 0.6, 8, True),  # they began some seconds ago
+        (2, 2.0, 0, False),  # the command before this one
+        (2, 0.1, 3, False),  # over at once
+        (16, 1.0, 1, False),
+        (2, 1.5, None, False),  # a system that tells nothing of now
+        (2, 8.0, None, True),
+        (2, 0.0, None, False),
+    ],
+)
+def test_cores_are_shared_where_others_want_them_for_longer(
+    cores: int, minute: float, now: int | None, shared: bool
+) -> None:
+    assert cores_are_shared(cores, minute, now) is shared
+
+
+def test_a_system_that_tells_no_load_has_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("qkv.cli.process.LOADS", tmp_path / "none")
+    monkeypatch.setattr(os, "getloadavg", lambda: (3.5, 0.0, 0.0), raising=False)
+    assert loads() == (3.5, None)
+    (tmp_path / "none").write_text("3.50 2.00 1.00 5/321 4711\n")
+    assert loads() == (3.5, 4)
+    monkeypatch.delattr(os, "getloadavg")  # as on Windows
+    assert loads() == (0.0, None)

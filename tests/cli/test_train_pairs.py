@@ -111,3 +111,14 @@ def test_the_help_names_the_tasks() -> None:
     assert "Translation, summarisation, paraphrase" in said
     for option in ("--model", "--prefix", "--lora", "--freeze", "--layer-decay"):
         assert option in said
+
+
+def test_a_model_that_learned_nothing_is_told_apart(words: Path, tmp_path: Path) -> None:
+    lost = train(words, tmp_path / "lost", "--metric", "per", "--steps", "1")
+    assert "It has not learned: per " in lost.err
+    rows = "".join(f"{letter * 4}\t{letter.upper()}\n" for letter in "abcdefgh")
+    (tmp_path / "rows.tsv").write_text("word\tphonemes\n" + rows, encoding="utf-8")
+    more = ["--valid", tmp_path / "rows.tsv", "--hold-out", "0", "--steps", "150", "--learning-rate", "0.02"]
+    learned = train(tmp_path / "rows.tsv", tmp_path / "learned", "--metric", "per", *more)
+    assert learned.code == 0
+    assert "It has not learned" not in learned.err

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -19,6 +21,17 @@ from qkv.parts.context import Ledger
 LETTERS = TextTokenizer.train("characters", ["phonetician", "knight"])
 PHONEMES = TextTokenizer.train("word", ["F OW N AH T IH SH AH N", "N AY T"])
 
+SIZES = TransformerSizes(
+    vocabulary=PHONEMES.size,
+    source_vocabulary=LETTERS.size,
+    width=16,
+    hidden=32,
+    heads=4,
+    encoder_layers=2,
+    decoder_layers=3,
+    dropout=0.3,
+)
+
 
 def ids(word, phonemes):
     return [*LETTERS.encode([word])[0], LETTERS.end], [*PHONEMES.encode([phonemes])[0], PHONEMES.end]
@@ -27,17 +40,7 @@ def ids(word, phonemes):
 @pytest.fixture(scope="module")
 def small_transformer():
     torch.manual_seed(0)
-    sizes = TransformerSizes(
-        vocabulary=PHONEMES.size,
-        source_vocabulary=LETTERS.size,
-        width=16,
-        hidden=32,
-        heads=4,
-        encoder_layers=2,
-        decoder_layers=3,
-        dropout=0.3,
-    )
-    return transformer(sizes)
+    return transformer(SIZES)
 
 
 @pytest.fixture(scope="module")
@@ -113,6 +116,14 @@ def test_a_text_is_decoded_and_its_output_looked_at(small_transformer):
     shown = PHONEMES.tokens(hypothesis.ids) + ["</s>"] * hypothesis.ended
     assert record.average().queries == tuple(shown)
     assert record.average().keys == (*"knight", "</s>")
+
+
+def test_rows_that_stand_for_no_token_are_never_written(small_transformer):
+    model = transformer(replace(SIZES, vocabulary=PHONEMES.size + 2)).eval()
+    with torch.no_grad():
+        way = torch.randn(16)
+        model.head.weight[-2:] = 100 * torch.stack([way, -way])  # one of the two would always win
+    assert record_text(model, "knight", LETTERS, PHONEMES).average().keys == (*"knight", "</s>")
 
 
 @pytest.mark.parametrize("ended", [True, False])

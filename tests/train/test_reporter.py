@@ -42,6 +42,16 @@ def test_a_terminal_gets_a_bar_that_moves() -> None:
     assert "a message" in shown
 
 
+def test_the_time_left_follows_the_pace_of_late() -> None:
+    """The first updates are slow, and then others begin to use the cores."""
+    reporter = Reporter(Console(file=io.StringIO()))
+    told = []
+    for seconds, progress in [(10, 0.1), (12, 0.2), (14, 0.3), (16, 0.4), (36, 0.6), (56, 0.8), (76, 1.0)]:
+        reporter.train({**RECORD, "seconds": seconds}, progress)
+        told.append(reporter.left)
+    assert told == pytest.approx([90.0, 16.0, 14.0, 12.0, 88 / 3, 20.0, 0.0])
+
+
 @pytest.mark.parametrize(
     ("number", "text"), [(None, "?"), (999, "999"), (1500, "1.5k"), (2.5e6, "2.5M"), (3e9, "3.0G")]
 )

@@ -4,9 +4,12 @@ import huggingface_hub
 import pytest
 from huggingface_hub import errors
 
+import qkv
+from qkv.data.pronunciation import pronunciation_splits
 from qkv.errors import QkvError
+from qkv.files import read_json
 from qkv.weights import hub
-from qkv.weights.hub import local_folder
+from qkv.weights.hub import PACKAGED, local_folder, packaged
 from qkv.weights.load import load_model
 from tests.weights.folders import write_gpt2
 
@@ -117,3 +120,33 @@ def test_a_model_without_safetensors_leads_to_convert(asked, tmp_path):
 
 def test_the_library_is_imported_only_for_a_name():
     assert "huggingface_hub" not in vars(hub)
+
+
+def test_a_packaged_model_answers_by_its_name_as_well_as_is_recorded(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    model = qkv.load("pronounce", "cpu")
+    assert capsys.readouterr().err == "pronounce: the model of this name that is packaged with qkv.\n"
+    made = read_json(PACKAGED / "pronounce" / "made.json")
+    splits = pronunciation_splits()
+    assert made["held_out_words"] == len(qkv.Scores(splits.test, ["per"], limit=None).sources)
+    some = qkv.Scores(splits.test[::25], ["per", "ser"])
+    figures = some.of([result.text for result in model.run(some.sources, beams=1)])
+    assert figures["per"] == pytest.approx(made["phoneme_error_rate"], abs=0.03)
+    assert figures["ser"] == pytest.approx(made["word_error_rate"], abs=0.1)
+    assert model.run(["knight"])[0].text == "N AY T"
+
+
+def test_packaged_models_are_small_and_hold_nothing_but_a_model():
+    assert packaged() == ["pronounce"]
+    files = {file.name: file.stat().st_size for file in (PACKAGED / "pronounce").iterdir()}
+    assert set(files) == {
+        "config.json", "made.json", "model.safetensors", "tokenizer.source.json", "tokenizer.target.json"
+    }  # fmt: skip
+    assert sum(files.values()) < 3e6
+
+
+def test_a_folder_of_ones_own_comes_before_a_packaged_model(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    write_gpt2(tmp_path / "pronounce")
+    assert load_model("pronounce").family == "gpt2"
+    assert capsys.readouterr().err == ""

@@ -69,8 +69,9 @@ def load(
     `ImageEncoder`, `ImageStateReader`, `Detector`, `KeypointFinder` or, with texts, `ImageTextReader`; for sounds
     `Listener`, `Transcriber`, `SoundClassifier`, `SoundEncoder` or `SoundStateReader`. With a `head` a model of one row
     gets that one in place of its own, new where the folder has nothing for it. `folder` may be a GGUF or llama2.c file,
-    or a model's name on the hub, of which `offline` takes only what was fetched before. `auto` takes CUDA where there
-    is one. Texts are cut by `split` where a vocabulary needs it and its files do not say so: "smiles".
+    or a model's name on the hub, of which `offline` takes only what was fetched before, or `pronounce`, which is
+    packaged and has phonemes for English words. `auto` takes CUDA where there is one. Texts are cut by `split` where a
+    vocabulary needs it and its files do not say so: "smiles".
 
     Weights are held in `precision`: "float32", "bfloat16", or on a CPU "int8", in which large linear maps are rounded
     to whole numbers. "auto" gives nothing away: float32, or on a GPU bfloat16 where weights were published so. Ask for

@@ -73,3 +73,21 @@ class Scores:
     def of(self, outputs: Sequence[str]) -> dict[str, float]:
         """The figures of outputs that were already made, one for each of `sources`."""
         return {name: metric.score(outputs, self.references) for name, metric in self.metrics.items()}
+
+    def verdict(
+        self, figures: Mapping[str, float | None], without_model: Mapping[str, Sequence[str]]
+    ) -> tuple[bool, str]:
+        """Whether a model with these figures learned anything, and a sentence that says so, by the first metric.
+
+        It did where it is better than every output that needs no model: a blank one, and those given by name.
+        """
+        name, metric = next(iter(self.metrics.items()))
+        given = {"an empty output": [""] * len(self.sources), **without_model}
+        scored = {way: metric.score(outputs, self.references) for way, outputs in given.items()}
+        way = (min if metric.better == "lower" else max)(scored, key=lambda each: scored[each])
+        own, bar = figures.get(name), scored[way]
+        learned = own is not None and (own < bar if metric.better == "lower" else own > bar)
+        shown = "none" if own is None else f"{own:.3g}"
+        if learned:
+            return True, f"It has learned: {name} {shown}, where {way} has {bar:.3g}."
+        return False, f"It has not learned: {name} {shown} is no better than the {bar:.3g} of {way}. Train for longer."

@@ -9,7 +9,7 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 from qkv.cli.plain import PlainCommand
-from qkv.cli.process import ALONE, TYPED, address_space, check_address_space, ending
+from qkv.cli.process import ALONE, TYPED, address_space, check_address_space, ending, share_cores
 from qkv.cli.streams import ready_streams
 from qkv.cli.train_ranks import hush, rank
 from qkv.cli.triton_apart import keep_triton_apart
@@ -96,6 +96,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     ALONE.set(arguments is None)
     if ALONE.get():
         for_good()
+        share_cores()
     typed = sys.argv[1:] if arguments is None else list(arguments)
     TYPED.set(["qkv", *typed])
     try:

@@ -137,6 +137,8 @@ def run(
     With --n-best or --samples above 1 a line is the number of its input, the score and the output, with tabs between
     them. Line breaks inside an output become spaces, but for a single text of a language model.
 
+    The model `pronounce` is packaged with qkv: English words in, phonemes out.
+
     \b
     Example (after the ones that `qkv train text-to-text --help` and `qkv train lm --help` show):
       qkv run runs/words cat dog

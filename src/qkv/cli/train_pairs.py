@@ -1,5 +1,6 @@
 """`qkv train text-to-text`: a model, new or loaded, learns to turn one text into another."""
 
+from collections import Counter
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
@@ -151,7 +152,7 @@ def text_to_text(
     from qkv.api.choices import DataSettings
     from qkv.api.pairs import hold_out, read_pairs
     from qkv.api.scores import Scores, find_metric
-    from qkv.api.training import FAMILY, SIZES, TOKENIZER, train_text_to_text
+    from qkv.api.training import FAMILY, SIZES, TOKENIZER, read_result, train_text_to_text
     from qkv.cli.spellings import names_of, sizes_of, tokenizers_of
     from qkv.data.plan import TokenBudget
     from qkv.train.find_rate import RateFound
@@ -191,6 +192,7 @@ def text_to_text(
         to_train, held = hold_out(to_train, pairs.hold_out)
     if metric and not held:
         raise QkvError("A metric needs data to be measured on: give --valid, or --hold-out above 0.")
+    scores = Scores(held, metric or ["cer"], limit=DECODED) if held else None
     try:
         trained = train_text_to_text(
             to_train,
@@ -212,7 +214,7 @@ def text_to_text(
             objective=SequenceToSequenceLoss(smoothing=budget.label_smoothing),
             optimizer=optimizer,
             schedule=schedule_of(run, Cosine(warmup=warmup, floor=0.02)),
-            evaluate=Scores(held, metric or ["cer"], limit=DECODED) if held else None,
+            evaluate=scores,
             reporter=reporter,
             resume=run.resume,
             overwrite=run.overwrite,
@@ -226,6 +228,12 @@ def text_to_text(
             f"The device ran out of memory with batches of {budget.batch_tokens} tokens: give fewer with "
             "--batch-tokens, or a smaller --size."
         ) from error
+    if scores is not None:
+        commonest = Counter(target for _, target in to_train).most_common(1)[0][0]
+        others = {"the source as it is": scores.sources, "the commonest target": [commonest] * len(scores.sources)}
+        learned, verdict = scores.verdict(read_result(run.out).figures, others)
+        if not learned:
+            reporter.say(verdict)
     references: dict[str, list[str]] = {}
     for source, target in held or to_train:
         references.setdefault(source, []).append(target)

@@ -34,7 +34,9 @@ def record_text(
     if hypothesis is None:
         with at_rest(model):
             ids = torch.tensor([source], device=next(model.parameters()).device)
-            (hypothesis,) = greedy(model, ids, start=target_tokenizer.start, end=target_tokenizer.end)
+            spare = range(target_tokenizer.size, model.target_vocabulary)  # rows that stand for no token
+            start, end = target_tokenizer.start, target_tokenizer.end
+            (hypothesis,) = greedy(model, ids, start=start, end=end, never=spare)
     target = [*hypothesis.ids, target_tokenizer.end] if hypothesis.ended else hypothesis.ids
     return replace(record_attention(model, source, target, source_tokenizer, target_tokenizer), source=text)
 

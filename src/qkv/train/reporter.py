@@ -27,6 +27,8 @@ class Reporter:
         self.console = console or Console(stderr=True, quiet=os.environ.get("RANK", "0") != "0")  # one rank speaks
         self.watchers = current_origin().watchers if watchers is None else watchers
         self.to_go_on = to_go_on
+        self.left: float | None = None  # seconds of training until the budget is used up
+        self._stands: list[tuple[float, float]] = []  # seconds and progress of each record
         self._bar = Progress(
             BarColumn(bar_width=20),
             TaskProgressColumn(),
@@ -46,14 +48,14 @@ class Reporter:
 
     def train(self, record: Mapping[str, Any], progress: float) -> None:
         """Loss, speed, learning rate and time left, after a window of steps."""
-        left = record["seconds"] * (1 - progress) / progress if progress > 0 else None
+        self.left = self._left(record["seconds"], progress)
         line = "  ".join(
             [
                 f"step {record['step']:,}",
                 f"loss {figure(record['loss'])}",
                 f"{short(record['tokens_per_second'])} {record.get('counted', 'tokens')}/s",
                 f"rate {record['learning_rate']:.2e}",
-                f"{duration(left)} left",
+                f"{duration(self.left)} left",
             ]
         )
         if record.get("flops_utilisation") is not None:
@@ -66,6 +68,13 @@ class Reporter:
             self._bar.update(self._task, completed=progress, description=line)
         else:
             self.say(line)
+
+    def _left(self, seconds: float, progress: float) -> float | None:
+        """At the pace since half of the way: the first updates are slow, and others may begin or cease to use cores."""
+        halfway = (each for each in self._stands if progress / 2 <= each[1] < progress)
+        since, done = next(halfway, (0.0, 0.0))
+        self._stands.append((seconds, progress))
+        return (seconds - since) * (1 - progress) / (progress - done) if progress > 0 else None
 
     def evaluation(self, step: int, figures: Mapping[str, float], improved: bool) -> None:
         parts = "  ".join(f"{name} {figure(value)}" for name, value in figures.items())

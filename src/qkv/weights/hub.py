@@ -19,6 +19,7 @@ WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "model-*-of-*.sa
 PROCESSOR = "preprocessor_config.json"  # how pictures and sounds are prepared
 PROCESSORS = (PROCESSOR, "processor_config.json")  # newer folders may keep it inside the second
 NEEDED = ("config.json", "generation_config.json", *PROCESSORS, *WEIGHTS, *TOKENIZERS, *MODULES)
+PACKAGED = Path(__file__).with_name("packaged")  # folders of models that come with qkv, each with how it was made
 PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json", "pytorch_model-*-of-*.bin")
 
 
@@ -33,7 +34,7 @@ def local_folder(
     pickles: bool = False,
     say: Callable[[str], None] = say_aside,
 ) -> Path:
-    """The folder itself, or for `owner/name` and `owner/name@revision` the folder it was fetched to.
+    """The folder itself, or for `owner/name` and `owner/name@revision` the folder it was fetched to; or a packaged one.
 
     What exists here is never looked for elsewhere. The revision that was fetched is said, so that it can be asked for
     again. `offline` takes only what was fetched before, as the environment's HF_HUB_OFFLINE does. Pickles, which
@@ -41,6 +42,9 @@ def local_folder(
     """
     path = Path(name)
     meant = IDENTIFIER.fullmatch(str(name))
+    if not path.exists() and str(name) in packaged():
+        say(f"{name}: the model of this name that is packaged with qkv.")
+        return PACKAGED / name
     if path.exists() or meant is None or path.parent.is_dir():
         return path
     repository, revision = meant["name"], meant["revision"]
@@ -54,6 +58,11 @@ def local_folder(
         )
     say(f"{repository} at revision {commit}: {repository}@{commit} gives the same again.")
     return folder
+
+
+def packaged() -> list[str]:
+    """The names of the models that come with qkv."""
+    return sorted(config.parent.name for config in PACKAGED.glob("*/config.json"))
 
 
 def _fetch(repository: str, revision: str | None, patterns: list[str], offline: bool | None) -> Path:
