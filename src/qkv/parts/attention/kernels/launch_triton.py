@@ -12,8 +12,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from qkv.errors import QkvError
 from qkv.parts.programs import may_begin_early
 
 _MOST = 20_000  # variants at hand, of all lengths of rows that came by
@@ -41,6 +42,8 @@ def launch(
     if known is not None and known[0] is program:
         known[1][(*grid, 1)](*tensors, *numbers, *known[2])
         return
+    if len({x.device for x in tensors if type(x) in (Tensor, nn.Parameter)}) > 1:  # such as one without numbers
+        raise QkvError("A program for a GPU was given tensors that lie on several devices.")
     compiled = program[grid](*tensors, *numbers, **constants, **options)
     if compiled is None:  # by an interpreter
         return
