@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from qkv.errors import QkvError
 from qkv.parts.programs import may_begin_early
 
+MOST_ACROSS = 65_535  # programs in the second direction of a grid
 _MOST = 20_000  # variants at hand, of all lengths of rows that came by
 _compiled: dict[tuple[Any, ...], tuple[Any, Any, list[Any]]] = {}
 
@@ -30,6 +31,10 @@ def launch(
     **options: int,
 ) -> None:
     """`program[grid](*tensors, *numbers, **constants, **options)`; after the first, descriptors of tensors will do."""
+    if grid[1] > MOST_ACROSS:
+        raise QkvError(
+            f"{grid[1]:,} rows times heads are more than a GPU starts at once: give {MOST_ACROSS:,} at most."
+        )
     if constants.get("EARLY"):
         can = not torch.compiler.is_compiling() and may_begin_early(tensors[0].device)
         constants, options = {**constants, "EARLY": can}, {**options, "launch_pdl": True} if can else options
