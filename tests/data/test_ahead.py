@@ -1,6 +1,9 @@
 """Work in the background: same items, same errors, and nothing left running."""
 
+import subprocess
+import sys
 import threading
+from textwrap import dedent
 
 import pytest
 
@@ -47,3 +50,38 @@ def test_an_abandoned_consumer_stops_the_producer():
     items.close()
     assert stopped.wait(timeout=30)
     assert len(made) < 10
+
+
+def test_a_program_that_ends_while_torch_is_at_work_in_the_background_ends_well():
+    """Python ends a thread that asks for its lock at the end; inside of torch's code that would abort the program."""
+    ended = ran("""
+        import torch
+        from qkv.data.ahead import prefetched
+
+        torch.set_num_threads(1)
+
+        def products():
+            x = torch.randn(1000, 1000)
+            while True:
+                x = x @ x  # without Python's lock
+                yield x
+
+        items = prefetched(products(), 1000)
+        next(items)
+    """)
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def test_what_never_ends_is_not_waited_for_without_end():
+    ended = ran("""
+        import threading
+        from qkv.data import ahead
+
+        ahead.PATIENCE = 0.1
+        ahead.Ahead(threading.Event().wait)
+    """)
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def ran(program):
+    return subprocess.run([sys.executable, "-c", dedent(program)], capture_output=True, text=True, timeout=60)

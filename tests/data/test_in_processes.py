@@ -2,14 +2,17 @@
 
 import os
 import signal
+import threading
 import time
 import warnings
+from collections.abc import Callable
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
 
+from qkv.data.ahead import Ahead, _Background
 from qkv.data.batches import Batches
 from qkv.data.in_processes import InProcesses, now_at
 from qkv.data.pairs import Pairs
@@ -92,6 +95,23 @@ def test_a_process_that_hangs_for_good_ends_the_run(tmp_path: Path) -> None:
     elsewhere = InProcesses(partial(waits, str(tmp_path / "never")), patience=0.05, limit=0.1)
     with pytest.warns(QkvWarning), pytest.raises(QkvError, match=r"hangs: the rows of epoch 2 are not made after 0\.1"):
         elsewhere(2)
+
+
+def test_the_end_of_the_program_waits_for_no_process(tmp_path: Path) -> None:
+    elsewhere = InProcesses(partial(waits, str(tmp_path / "never")), patience=0.05, limit=1e9)
+    before = set(threading.enumerate())
+    ahead = Ahead(lambda: elsewhere(2))
+    wait_until(lambda: elsewhere._workers[0]._process is not None)
+    for thread in set(threading.enumerate()) - before:
+        if isinstance(thread, _Background):
+            thread.abandon()
+    with pytest.raises(QkvError, match="died"):
+        ahead.result()
+
+
+def wait_until(true: Callable[[], bool]) -> None:
+    while not true():
+        time.sleep(0.01)
 
 
 def tells_and_dies(number: int) -> Pairs:

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-@pytest.mark.parametrize("family", ["gpt1", "gpt2", "gpt-neo", "llama"])
+@pytest.mark.parametrize("family", ["gpt1", "gpt2", "gpt-neo", "llama", "reformer"])
 @torch.no_grad()
 def test_steps_are_what_they_were(family):
     model = small_model(family)

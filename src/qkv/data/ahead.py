@@ -1,22 +1,50 @@
 """Work done ahead of time in a background thread, so that the consumer need not wait for it."""
 
+import atexit
 import queue
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, wait
 from contextlib import ExitStack
 from typing import Generic, TypeVar
 
 Item = TypeVar("Item")
+PATIENCE = 30.0  # seconds that the end of a program waits for what is still being made
+
+
+class _Background(threading.Thread):
+    """A daemon, so that no program waits for it without end."""
+
+    def __init__(self, work: Callable[[], None], abandon: Callable[[], None]) -> None:
+        super().__init__(target=work, daemon=True)
+        self.abandon = abandon
+
+
+@atexit.register
+def _leave_none_behind() -> None:
+    """Before the interpreter ends: it ends each thread that goes on where that next asks for Python's lock.
+
+    A thread that is inside of torch or of a tokenizer then, be it to free a tensor, ends the whole program by an abort.
+    """
+    until = time.monotonic() + PATIENCE
+    left = [thread for thread in threading.enumerate() if isinstance(thread, _Background)]
+    for thread in left:
+        thread.abandon()
+    for thread in left:
+        thread.join(max(0.0, until - time.monotonic()))
 
 
 class Ahead(Generic[Item]):
-    """A value being computed in the background; `result()` waits for it, and raises what its computation raised."""
+    """A value being computed in the background; `result()` waits for it, and raises what its computation raised.
 
-    def __init__(self, compute: Callable[[], Item]):
+    `abandon` is called where the program ends before: whoever can end the computation early does so.
+    """
+
+    def __init__(self, compute: Callable[[], Item], abandon: Callable[[], None] = lambda: None):
         self._outcome: Future[Item] = Future()
-        # A daemon, so that an interrupted program does not wait for it; a pool would take milliseconds to begin.
-        threading.Thread(target=self._settle, args=(compute,), daemon=True).start()
+        # No pool, which would take milliseconds to begin.
+        _Background(lambda: self._settle(compute), abandon).start()
 
     def _settle(self, compute: Callable[[], Item]) -> None:
         with ExitStack() as stack:
@@ -59,7 +87,7 @@ def prefetched(items: Iterable[Item], depth: int) -> Iterator[Item]:
                 continue
         return False
 
-    filling = Ahead(fill)
+    filling = Ahead(fill, abandoned.set)
     try:
         while (item := ready.get()) is not None:
             yield item

@@ -97,7 +97,11 @@ class _Job(Generic[Item]):
         self.at = at  # as far as is known
         self.wanted = True
         self._worker: _Worker[Item] | None = None
-        self.outcome = Ahead(lambda: self._made(number, free))
+        self.outcome = Ahead(lambda: self._made(number, free), self._abandon)
+
+    def _abandon(self) -> None:
+        self.wanted = False
+        self.end()
 
     def end(self) -> None:
         """Of a process that is at it for too long."""

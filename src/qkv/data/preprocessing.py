@@ -21,6 +21,7 @@ from torch import Tensor
 
 from qkv.data.doubles import doubled
 from qkv.data.images import MOST_PIXELS, Source, read_image
+from qkv.data.kept_tensors import keeping_tensors
 from qkv.errors import QkvError
 
 FILTERS = {
@@ -176,9 +177,9 @@ def exact_parts(scale: float) -> tuple[float, float] | None:
     return (high, low) if all(np.array_equal(each, exact) for each in sums) else None
 
 
-@lru_cache(maxsize=64)
+@keeping_tensors
 def by_channel(values: tuple[float, ...], device: torch.device) -> Tensor:
-    """[c 1 1] on a device, where it stays: to send it anew with every batch would make the device wait for it."""
+    """[c 1 1]"""
     with torch.inference_mode(False):
         return torch.tensor(values, device=device)[:, None, None]
 

@@ -73,6 +73,11 @@ class StraightPreNorm(nn.Module):
         y: Tensor = x + self._mixer(self._norm(x, ctx), ctx)
         return y
 
+    def branch(self, x: Tensor, ctx: Context) -> Tensor:
+        """What is added, for reversible layers, whose streams are two."""
+        y: Tensor = self._mixer(self._norm(x, ctx), ctx)
+        return y
+
 
 class StraightMLP(nn.Module):
     """activation(x W₁ + b₁) W₂ + b₂"""

@@ -198,8 +198,12 @@ def _held(argument: Argument) -> tuple[Any, int]:
     value: Any
     if isinstance(argument, Tensor):
         value = ctypes.c_void_p(argument.data_ptr())
+    elif isinstance(argument, int):
+        if not -(2**31) <= argument < 2**31:  # ctypes would cut off the rest
+            raise QkvError(f"A program for a GPU counts in 32 bits, and {argument:,} is more than that.")
+        value = ctypes.c_int32(argument)
     else:
-        value = ctypes.c_int32(argument) if isinstance(argument, int) else ctypes.c_float(argument)
+        value = ctypes.c_float(argument)
     return value, ctypes.addressof(value)
 
 

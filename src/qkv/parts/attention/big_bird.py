@@ -7,12 +7,12 @@ Shapes: b rows, s slots, n blocks of a row, k keys.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import ClassVar, Unpack
 
 import torch
 from torch import Tensor
 
+from qkv.data.kept_tensors import keeping_tensors
 from qkv.errors import QkvError
 from qkv.parts.attention.attention import Attention, HeadOptions, heads_of
 from qkv.parts.attention.visibility import Everything, Rule, Sight, Tokens
@@ -58,7 +58,7 @@ class RandomBlocks(Rule):
         return self.drawn[query.index // self.block, (key.index // self.block).clamp(max=len(self.drawn) - 1)]
 
 
-@lru_cache(maxsize=64)
+@keeping_tensors
 def _drawn(blocks: int, count: int, seed: int, device: str) -> Tensor:
     """Whom each block was given: none that it sees in any case. [n n]"""
     random = torch.Generator().manual_seed(seed)

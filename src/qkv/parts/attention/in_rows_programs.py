@@ -19,6 +19,6 @@ def in_rows(
     real = token >= tl.load(bounds_ptr + row)
     d = tl.arange(0, WIDE)
     inside = (slot < slots)[:, None] & (d < D)[None, :]
-    there = x_ptr + head * to_head + token[:, None].to(tl.int64) * to_token + d[None, :]
+    there = x_ptr + head.to(tl.int64) * to_head + token[:, None].to(tl.int64) * to_token + d[None, :]
     x = tl.load(there, mask=inside & real[:, None], other=0.0)
     tl.store(y_ptr + (tl.program_id(0).to(tl.int64) * room + slot[:, None]) * D + d[None, :], x, mask=inside)

@@ -32,7 +32,6 @@ _DEEPER = ("triton.language.extra.cuda", "triton.tools.tensor_descriptor")  # of
 def programs_noted(note: Note) -> Iterator[None]:
     """Inside, programs are noted."""
     ours = {name: module for name, module in sys.modules.items() if _launches(name)}
-    attributes = [(folder, *each) for folder in _FOLDERS for each in vars(folder).items() if each[0].endswith(_FILES)]
     _forget()
     try:
         with _pretended_triton(note):
@@ -43,8 +42,9 @@ def programs_noted(note: Note) -> Iterator[None]:
     finally:
         _forget()
         sys.modules.update(ours)
-        for folder, name, value in attributes:
-            setattr(folder, name, value)
+        for name, module in ours.items():
+            package, _, own = name.rpartition(".")
+            setattr(sys.modules[package], own, module)
 
 
 @contextmanager
@@ -67,9 +67,8 @@ def _pretended_triton(note: Note) -> Iterator[None]:
 def _forget() -> None:
     for name in [name for name in sys.modules if _launches(name)]:
         del sys.modules[name]
-    for folder in _FOLDERS:
-        for name in [name for name in vars(folder) if name.endswith(_FILES)]:
-            delattr(folder, name)
+        package, _, own = name.rpartition(".")
+        vars(sys.modules[package]).pop(own, None)
 
 
 def _launches(name: str) -> bool:

@@ -9,6 +9,7 @@ import torch
 import triton
 from torch import Tensor
 
+from qkv.errors import QkvError
 from qkv.parts.attention.bands import Band
 from qkv.parts.attention.blocks import TILE, WORD, TileMap
 from qkv.parts.attention.kernels import flash_backward_programs as programs
@@ -16,6 +17,8 @@ from qkv.parts.attention.kernels import flash_bias_programs, flash_programs
 from qkv.parts.attention.kernels.flash_dropout import Lot
 from qkv.parts.attention.kernels.flash_tiled import like_a_stream
 from qkv.parts.attention.kernels.launch_triton import launch
+
+LIMIT = 2**31  # numbers of one head's bias, whose places are counted in 32 bits
 
 
 @dataclass(frozen=True)
@@ -253,6 +256,9 @@ def _bias_strides(bias: Tensor | None) -> tuple[int, int, int]:
     """Of rows, heads and queries: 0 where all share one."""
     if bias is None:
         return 0, 0, 0
+    if bias.stride(2) * bias.shape[2] > LIMIT:
+        queries, keys = bias.shape[2:]
+        raise QkvError(f"A bias of {queries:,} × {keys:,} is more than programs find their way in: take shorter rows.")
     return tuple(0 if size == 1 else step for size, step in zip(bias.shape[:3], bias.stride()[:3], strict=True))  # type: ignore[return-value]
 
 

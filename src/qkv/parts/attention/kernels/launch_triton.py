@@ -12,10 +12,12 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from qkv.errors import QkvError
 from qkv.parts.programs import may_begin_early
 
+MOST_ACROSS = 65_535  # programs in the second direction of a grid
 _MOST = 20_000  # variants at hand, of all lengths of rows that came by
 _compiled: dict[tuple[Any, ...], tuple[Any, Any, list[Any]]] = {}
 
@@ -29,6 +31,10 @@ def launch(
     **options: int,
 ) -> None:
     """`program[grid](*tensors, *numbers, **constants, **options)`; after the first, descriptors of tensors will do."""
+    if grid[1] > MOST_ACROSS:
+        raise QkvError(
+            f"{grid[1]:,} rows times heads are more than a GPU starts at once: give {MOST_ACROSS:,} at most."
+        )
     if constants.get("EARLY"):
         can = not torch.compiler.is_compiling() and may_begin_early(tensors[0].device)
         constants, options = {**constants, "EARLY": can}, {**options, "launch_pdl": True} if can else options
@@ -41,6 +47,8 @@ def launch(
     if known is not None and known[0] is program:
         known[1][(*grid, 1)](*tensors, *numbers, *known[2])
         return
+    if len({x.device for x in tensors if type(x) in (Tensor, nn.Parameter)}) > 1:  # such as one without numbers
+        raise QkvError("A program for a GPU was given tensors that lie on several devices.")
     compiled = program[grid](*tensors, *numbers, **constants, **options)
     if compiled is None:  # by an interpreter
         return
