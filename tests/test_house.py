@@ -94,6 +94,23 @@ def test_pickles_are_opened_only_as_weights() -> None:
     assert set(imported) == {"qkv.weights.unpickle", "qkv.weights.unpickle.REFUSED"}
 
 
+# Each looks for no module in the folder it stands in; tests/cli/test_strangers_folder.py stands in one full of traps.
+STARTS_PROCESSES = {
+    "data/in_processes.py", "data/stored_boxes.py", "data/stored_sounds.py", "parts/compiler.py", "weights/pickles.py",
+}  # fmt: skip
+WAYS_TO_START = ("subprocess", "multiprocessing.get_context", "concurrent.futures.ProcessPoolExecutor", "pty")
+
+
+def test_processes_are_started_by_few_files() -> None:
+    found = {
+        file.relative_to(ROOT / "src" / "qkv").as_posix()
+        for file in (ROOT / "src").rglob("*.py")
+        for name in calls_in(file.read_text(encoding="utf-8"))
+        if name in WAYS_TO_START or re.match(r"os\.(fork|exec|spawn|posix_spawn|popen|startfile)", name)
+    }
+    assert found == STARTS_PROCESSES
+
+
 def test_no_except_catches_everything() -> None:
     broad = []
     for file in (ROOT / "src").rglob("*.py"):
