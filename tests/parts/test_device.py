@@ -123,7 +123,7 @@ def test_programs_are_not_asked_for_on_an_old_gpu(monkeypatch: pytest.MonkeyPatc
     mask = Mask(Causal() & Window(64), Tokens(4096), Tokens(4096), CPU)
     assert choose_kernel(q, q, mask, 0.0, False) is not fused
     has_gpu(monkeypatch, (7, 0))
-    assert not programs.has_programs(q)
+    assert not programs.is_served(q)
     assert not programs.runs_our_own(q)
     assert not programs.runs_operators(q)
     assert choose_kernel(q, q, mask, 0.0, False) is fused

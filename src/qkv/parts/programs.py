@@ -43,10 +43,10 @@ def is_itself(module: nn.Module) -> bool:
 
 def runs_our_own(x: Tensor) -> bool:
     """Whether x is where programs in Triton run, which is the current device, and nobody watches."""
-    return has_programs(x) and unwatched(x) and x.device.index == torch.cuda.current_device()
+    return is_served(x) and unwatched(x) and x.device.index == torch.cuda.current_device()
 
 
-def has_programs(x: Tensor) -> bool:
+def is_served(x: Tensor) -> bool:
     """Whether x lies on a device that programs of our own were made for."""
     return x.is_cuda and are_for(x.device)
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from qkv.parts.precision import widened
-from qkv.parts.programs import has_programs
+from qkv.parts.programs import is_served
 
 # Logits widened to float32 at one time: 256 MiB of them, whatever the batch and the vocabulary.
 WIDENED_AT_ONCE = 2**26
@@ -152,7 +152,7 @@ def _is_all(rows: slice, of: Tensor) -> bool:
 
 
 def _have_program(logits: Tensor) -> bool:
-    return has_programs(logits) and logits.dtype != torch.float64 and logits.stride(-1) == 1
+    return is_served(logits) and logits.dtype != torch.float64 and logits.stride(-1) == 1
 
 
 def _slices(logits: Tensor) -> Iterator[slice]:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from qkv.errors import QkvError
 from qkv.parts.linear import JoinedLinear
-from qkv.parts.programs import has_programs
+from qkv.parts.programs import is_served
 from qkv.parts.reversible import ReversibleStack
 from qkv.parts.stack import Stack
 from qkv.train.optimizers.groups import (
@@ -39,7 +39,7 @@ def orthogonalised(matrices: Tensor, steps: int = 5) -> Tensor:
     Half precision is enough for it, and is taken where products in it are fast.
     """
     a, b, c = COEFFICIENTS
-    narrow = has_programs(matrices) and matrices.dtype == torch.float32
+    narrow = is_served(matrices) and matrices.dtype == torch.float32
     x = matrices.bfloat16() if narrow else matrices
     tall = x.shape[-2] > x.shape[-1]
     x = x.mT if tall else x  # products of the shorter side

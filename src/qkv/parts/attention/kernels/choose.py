@@ -17,7 +17,7 @@ from qkv.parts.attention.kernels.in_line import in_line
 from qkv.parts.attention.kernels.long import long, suits_long
 from qkv.parts.attention.kernels.short import short, suits_short
 from qkv.parts.attention.visibility import Mask
-from qkv.parts.programs import has_programs
+from qkv.parts.programs import is_served
 
 SHORT = 512  # keys up to which scores held in memory cost less than learning a bias without them
 BIAS_IN_TILES = 512  # keys from which on flash learns a bias faster than fused
@@ -63,16 +63,16 @@ def choose_kernel(
         return long
     learns_bias = bias is not None and bias.requires_grad
     scores = math.prod(q.shape[:3]) * k.shape[2]
-    if learns_bias and has_programs(q) and k.shape[2] >= BIAS_IN_TILES and scores >= MANY and _is_band(mask):
+    if learns_bias and is_served(q) and k.shape[2] >= BIAS_IN_TILES and scores >= MANY and _is_band(mask):
         return _flash()
     if learns_bias and q.is_cuda and torch.compiler.is_compiling() and k.shape[2] <= SHORT:
         return exact
     masked = mask is not None and mask.flag is None
     if q.is_cuda and repeats and (masked or bias is not None):
         # Vendors' kernels that take a table add gradients as they come, and so does ours to a bias in patterns.
-        return exact if (learns_bias and not _is_band(mask)) or not has_programs(q) else _flash()
+        return exact if (learns_bias and not _is_band(mask)) or not is_served(q) else _flash()
     pays = min(q.shape[2], k.shape[2]) >= LONG
-    return _flash() if masked and has_programs(q) and not dropout and pays and scores >= LARGE else fused
+    return _flash() if masked and is_served(q) and not dropout and pays and scores >= LARGE else fused
 
 
 def _is_band(mask: Mask | None) -> bool:

@@ -17,7 +17,7 @@ from qkv.parts.attention.kernels.flash_dropout import Lot
 from qkv.parts.attention.kernels.flash_tiled import like_a_stream
 from qkv.parts.attention.kernels.refusals import refuse_recording
 from qkv.parts.attention.visibility import Everything, Mask, Tokens
-from qkv.parts.programs import has_programs, unwatched
+from qkv.parts.programs import is_served, unwatched
 from qkv.parts.uncompiled import uncompiled
 
 
@@ -51,7 +51,7 @@ def flash(
 
 def _reach(mask: Mask, q: Tensor) -> Band | TileMap:
     """What is seen, in the plainest way: bands are for programs on a GPU."""
-    band = band_of(mask) if has_programs(q) else None
+    band = band_of(mask) if is_served(q) else None
     return tile_map(mask) if band is None else band
 
 
@@ -148,7 +148,7 @@ def _forward(
 ) -> tuple[Tensor, Tensor]:
     """Triton's programs on a GPU, the algorithm in torch ops elsewhere."""
     reach, lot = _joined(tensors, rows, least, most), None if seed is None else Lot(seed, dropout)
-    if not has_programs(q):
+    if not is_served(q):
         assert isinstance(reach, TileMap)
         return flash_tiled.forward(q, k, v, bias, reach, scale, lot)
     from qkv.parts.attention.kernels import flash_triton  # Triton comes with torch's builds for GPUs only
@@ -174,7 +174,7 @@ def _backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     lot = None if seed is None else Lot(seed, dropout)
     given = (q, k, v, bias, _joined(tensors, rows, least, most), scale, o, log_sum, from_above, lot)
-    if has_programs(q):
+    if is_served(q):
         from qkv.parts.attention.kernels import flash_triton
 
         dq, dk, dv, dbias = flash_triton.backward(*given)

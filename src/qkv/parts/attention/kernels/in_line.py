@@ -16,7 +16,7 @@ from qkv.parts.attention.kernels import short_cpu
 from qkv.parts.attention.kernels.fused import fused
 from qkv.parts.attention.kernels.refusals import refuse_dropout, refuse_recording
 from qkv.parts.attention.visibility import Causal, Everything, Mask, Tokens
-from qkv.parts.programs import has_programs, runs_our_own
+from qkv.parts.programs import is_served, runs_our_own
 from qkv.parts.uncompiled import uncompiled
 
 WIDEST = 256  # head that FlashAttention takes
@@ -49,7 +49,7 @@ def in_line(
         raise QkvError("The kernel in_line is for documents in one row, without a bias: use another kernel.")
     mask.must_fit(q, k)
     assert isinstance(mask.query, InLine)
-    if has_programs(q) and q.dtype in (torch.float16, torch.bfloat16) and _fits(q, v):
+    if is_served(q) and q.dtype in (torch.float16, torch.bfloat16) and _fits(q, v):
         if _are_short(q, mask.query):
             return _by_programs(q, k, v, mask.query, seen == "causal", scale)
         return _by_flash_attention(q, k, v, mask.query, seen == "causal", scale)

@@ -21,7 +21,7 @@ from qkv.errors import QkvError
 from qkv.parts.attention.visibility import Mask, SameDocument
 from qkv.parts.attention.whole_rows import Documents, documents_of, looks_ahead
 from qkv.parts.precision import widened
-from qkv.parts.programs import has_programs
+from qkv.parts.programs import is_served
 from qkv.parts.spec import Depends
 
 SELF = -1e5  # a token's score for itself: it attends to itself when it sees no one else [kitaev2020 §2]
@@ -113,7 +113,7 @@ class LSHKernel(nn.Module):
 
     def _on_gpu(self, q: Tensor, v: Tensor, dropout: float) -> bool:
         """Whether programs do it: they drop no weights, and hold chunks of some sizes only."""
-        if dropout or not has_programs(q):
+        if dropout or not is_served(q):
             return False
         from qkv.parts.attention.kernels import lsh_triton  # Triton comes with torch's builds for GPUs only
 

@@ -29,7 +29,7 @@ from qkv.parts.attention.kernels.refusals import refuse_dropout, refuse_recordin
 from qkv.parts.attention.visibility import Mask
 from qkv.parts.attention.whole_rows import looks_ahead, real_keys
 from qkv.parts.precision import widened, without_autocast
-from qkv.parts.programs import has_programs
+from qkv.parts.programs import is_served
 from qkv.parts.spec import Depends
 from qkv.parts.uncompiled import uncompiled
 
@@ -286,7 +286,7 @@ class RandomFeatureKernel(nn.Module):
 
     def _programs(self, q: Tensor, v: Tensor) -> ModuleType | None:
         """What does it on a GPU, for positive features of keys and values that are not too wide."""
-        if not (isinstance(self.features, PositiveFeatures) and has_programs(q)):
+        if not (isinstance(self.features, PositiveFeatures) and is_served(q)):
             return None
         from qkv.parts.attention.kernels import positive_triton  # Triton comes with torch's builds for GPUs only
 
