@@ -78,9 +78,8 @@ class PictureOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class PictureRunOptions(RunOptions):
-    batch_rows: Annotated[  # type: ignore[assignment]  # here it follows from the model where nothing is said
-        int | None, typer.Option(min=1, help="Pictures of a batch; 64, or 16 with --model.")
-    ] = None
+    # What a batch holds follows from the model where nothing is said.
+    batch_rows: Annotated[int | None, typer.Option(min=1, help="Pictures of a batch; 64, or 16 with --model.")] = None  # type: ignore[assignment]
     warmup: Annotated[
         int | None,
         typer.Option(
@@ -130,6 +129,7 @@ def images(data: DataOptions, run: PictureRunOptions, pictures: PictureOptions) 
     if held is None and data.hold_out:
         rows, held = divided_rows(rows, data.hold_out, run.seed)
     found = judged(rows, held, run.out if run.resume else None, changes=pictures.change == AUTO)
+    beside = None if found.linear is None else {LINEAR_PROBE: found.linear}
     reporter, sizes, rate = Reporter(), dict[str, Any](), TUNED_RATE
     if reader is None:
         suits = sizes_for(pictures.family, rows.size[1], small=device_called(run.device).type == "cpu")
@@ -151,7 +151,7 @@ def images(data: DataOptions, run: PictureRunOptions, pictures: PictureOptions) 
             head=head,
             objective=objective,
             how=how,
-            evaluate=None if found.linear is None else (lambda _: {LINEAR_PROBE: found.linear}),
+            evaluate=None if beside is None else lambda _: beside,
         )
     except Interrupted as stopped:  # the loop has said where all is saved and how to go on
         raise typer.Exit(stopped.exit_code) from None
