@@ -13,7 +13,7 @@ PYTEST := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help try test test-all fuzz lint types format docs bench bench-gpu checkpoints corpora clean
+.PHONY: help try test test-all fuzz lint types format docs bench bench-gpu gpu-verify checkpoints corpora clean
 
 help: ## print this list
 	@echo "make <target>, where target is one of:"
@@ -62,6 +62,9 @@ bench-gpu: $(if $(filter $(BIN)/python,$(GPU_PYTHON)),$(VENV)/installed-test) ##
 	@failed=0; for script in $(GPU_SCRIPTS); do \
 		echo "== $$script"; PYTHONPATH=src $(GPU_PYTHON) $$script || failed=1; done; \
 	PYTHONPATH=src $(GPU_PYTHON) bench/write_page.py; exit $$failed
+
+gpu-verify: $(if $(filter $(BIN)/python,$(GPU_PYTHON)),$(VENV)/installed-test) ## verify on a GPU what is due, for nine minutes, or PART=name; writes docs/gpu.md
+	PYTHONPATH=src $(GPU_PYTHON) -m tools.gpu_verify $(PART)
 
 checkpoints: $(VENV)/installed-base ## fetch published models and vocabularies for the slow tests into checkpoints/ (570 MB)
 	$(BIN)/python -m tools.fetch_checkpoints
