@@ -8,7 +8,7 @@ from qkv.cli.train_images_chosen import LINEAR_PROBE, told_changes, told_model, 
 
 @pytest.mark.parametrize(
     ("accuracy", "told"),
-    [(0.9, "sees more in these pictures than"), (0.8, "sees no more than"), (0.7, "has learned less than")],
+    [(0.9, "sees more in these pictures than"), (0.8, "names as many"), (0.7, "has learned less than")],
 )
 def test_the_verdict_is_that_of_the_linear_probe(accuracy: float, told: str) -> None:
     (line,) = told_verdict({"accuracy": accuracy, LINEAR_PROBE: 0.8})
@@ -28,12 +28,11 @@ def judged(plain: float, **others: float) -> Judged:
 def test_what_is_refused_is_told_with_what_the_probe_recognises() -> None:
     line = told_changes(judged(0.9, shifted=0.3, mirrored=0.4))
     assert line == (
-        "Pictures: turned and zoomed a little at random, not shifted or mirrored: a probe of the pixels recognises 90% as "
-        "they are, 30% shifted, 40% mirrored (--change)."
+        "Pictures: turned and zoomed a little at random, not shifted or mirrored: a probe of the pixels recognises 90% "
+        "as they are, 30% shifted, 40% mirrored (--change)."
     )
     assert told_changes(judged(0.9, **dict.fromkeys(CHANGES, 0.2))).startswith("Pictures: as they are, not turned, ")
-    assert told_changes(judged(0.9)).endswith("mirrored a little at random; a probe of the pixels recognises them still "
-                                              "(--change).")  # fmt: skip
+    assert told_changes(judged(0.9)).endswith("mirrored a little at random; a probe recognises them still (--change).")
     assert "recognises none, so it cannot judge more" in told_changes(judged(0.1))
 
 

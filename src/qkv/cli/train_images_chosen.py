@@ -33,7 +33,7 @@ def told_changes(judged: "Judged") -> str:
     if not judged.knows:
         return f"{line}; a probe of the pixels recognises none, so it cannot judge more (--change)."
     if not refused:
-        return f"{line}; a probe of the pixels recognises them still (--change)."
+        return f"{line}; a probe recognises them still (--change)."
     shares = ", ".join(f"{judged.recognised[change]:.0%} {change}" for change in refused)
     plain = f"{judged.recognised['']:.0%} as they are"
     return f"{line}, not {_listed(refused, 'or')}: a probe of the pixels recognises {plain}, {shares} (--change)."
@@ -67,7 +67,10 @@ def told_verdict(figures: Mapping[str, float | None]) -> list[str]:
     if found > linear:
         return ["The model sees more in these pictures than a linear probe of the pixels."]
     if found == linear:
-        return ["The model sees no more than a linear probe of the pixels: these pictures may need no more."]
+        return [
+            "The model names as many held-out pictures as a linear probe of the pixels: they need no more, or are too "
+            "few to tell."
+        ]
     return [
         "The model has learned less than a linear probe of the pixels: train it longer (--minutes), or look whether "
         "the labels are right."
