@@ -6,6 +6,7 @@ import gc
 import sys
 import warnings
 from contextlib import nullcontext, suppress
+from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
@@ -15,6 +16,7 @@ from torch import Tensor
 
 from qkv.data.preprocessing import HALF, by_channel
 from qkv.errors import QkvError
+from qkv.parts.pixels import ENOUGH, normalised
 from qkv.train.cost.programs import programs_noted
 from qkv.train.cost.shaped import Shaped
 from qkv.train.cost.step import trace_step
@@ -65,6 +67,19 @@ def describe(tensor: Tensor) -> str:
 def test_a_mean_of_pixels_is_kept_with_its_numbers() -> None:
     assert by_channel(HALF, torch.device("meta")).is_meta
     assert by_channel(HALF, torch.device("cpu")) is by_channel(HALF, torch.device("cpu"))
+
+
+@pytest.mark.gpu
+def test_pictures_are_normalised_after_a_step_was_foretold_as_before() -> None:
+    """A mean without numbers lies at no address: the program that read it ended the training."""
+    model, objective, batch = CASES["vit"]()
+    pixels, way = torch.randint(0, 256, (6, 3, 252, 252), dtype=torch.uint8), objective.normalise
+    assert pixels.numel() >= ENOUGH
+    batch = replace(batch, pixels=pixels)
+    settings = TrainSettings(steps=1, precision="bfloat16", device="cuda")
+    trace_step(model, objective, lambda shapes: adamw(shapes, learning_rate=1e-3), batch, settings, GPU, ("math",))
+    pixels = pixels.cuda()
+    torch.testing.assert_close(normalised(pixels, way), way(pixels), rtol=0, atol=0)
 
 
 def test_files_of_programs_are_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
