@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from qkv.generate.residual_steps import StepsOfStack, steps_of_stack
 from qkv.parts.agreement import ROWS, disagreement, distinct, tokens_like
-from qkv.parts.attention.attention import CrossAttention
+from qkv.parts.attention.attention import CrossAttention, MultiHead
 from qkv.parts.attention.cache import PreallocatedCache
 from qkv.parts.attention.visibility import NotPadding, Tokens
 from qkv.parts.context import Context
@@ -60,15 +60,18 @@ def _compared(own: Stack, fast: nn.Module, rounded: bool) -> str | None:
     memory = None if not memories else tokens_like(weight, ROWS, SOURCES, memories[0].width, seed=1)
     padded = torch.ones(ROWS, READ, dtype=torch.long)
     padded[0, 0] = 0
+    keeps = all(each.keeps for each in own.modules() if isinstance(each, MultiHead))
+    steps = [(READ + step, 1) for step in range(STEPS)] if keeps else []  # whole rows are read anew without a cache
     for documents in (None, padded):
-        caches = PreallocatedCache(READ + STEPS), PreallocatedCache(READ + STEPS)
-        for first, size in ((0, READ), *((READ + step, 1) for step in range(STEPS))):
+        caches = [PreallocatedCache(READ + STEPS) if keeps else None for _ in range(2)]
+        for first, size in ((0, READ), *steps):
             x = tokens_like(weight, ROWS, size, width, seed=2 + first)
             answers = []
             for stack, cache in zip((own, fast), caches, strict=True):
                 ctx = _context(documents, first, size, memory, cache)
                 answers.append(_plainly(stack, x, ctx) if stack is own else stack(x, ctx))
-                cache.advance(ctx.tokens)
+                if cache is not None:
+                    cache.advance(ctx.tokens)
             if (why := disagreement(answers[1], answers[0], x, rounded=rounded)) is not None:
                 return why
     return None
@@ -94,7 +97,7 @@ def _plainly(own: Stack, x: Tensor, ctx: Context) -> Tensor:
 
 
 def _context(
-    documents: Tensor | None, first: int, size: int, memory: Tensor | None, cache: PreallocatedCache
+    documents: Tensor | None, first: int, size: int, memory: Tensor | None, cache: PreallocatedCache | None
 ) -> Context:
     ctx = Context(tokens=Tokens(size, first), cache=cache)
     if documents is not None:

@@ -45,6 +45,7 @@ class PublishedFamily:
     settle: Callable[[Any, Mapping[str, Tensor]], Any] = lambda sizes, tensors: sizes  # what only the tensors tell
     base: str = ""  # how the names of the model without its head begin, and do not where it is published alone
     other_bases: tuple[str, ...] = ()  # how they begin under some heads, for which `rules` has them so
+    untold: tuple[str, ...] = ()  # sizes of which this form knows one value, all of which answer alike as it is written
     fits: Callable[[Any], bool] = lambda sizes: True  # whether models of these sizes can be written this way
     marks: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # kind of head -> tensors by which it is known
     older: Mapping[str, str] = field(default_factory=dict)  # how names ended once -> how they end now

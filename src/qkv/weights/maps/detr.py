@@ -243,5 +243,6 @@ DETR = PublishedFamily(
     architectures={"states": "DetrModel", "detection": "DetrForObjectDetection"},
     rules=rules,
     settle=one_form,
+    untold=("map_norm",),  # which learns or not
     base="model.",
 )

@@ -139,6 +139,7 @@ VIT = PublishedFamily(
     architectures={"pooled": "ViTModel", "states": "ViTModel", "classification": "ViTForImageClassification"},
     rules=vit_rules,
     base="vit.",
+    untold=("resampling",),  # of positions, for pictures of another size than these
     fits=lambda sizes: sizes.pooling == "class",
     marks={"pooled": ("vit.pooler.dense.weight",)},
 )
@@ -153,6 +154,7 @@ DEIT = PublishedFamily(
         "distilled": "DeiTForImageClassificationWithTeacher",
         "classification": "DeiTForImageClassification",
     },
+    untold=("resampling",),
     rules=deit_rules,
     base="deit.",
     marks={"pooled": ("deit.pooler.dense.weight",)},
