@@ -36,29 +36,42 @@ if TYPE_CHECKING:
 PACKAGED = "pronounce"  # the model that comes with qkv, by `python -m tools.package_pronounce`
 UPDATES = 1200
 BESIDE = 150  # updates that take as long as all that comes beside them: scores on the way and at the end, the page
-MEASURED = 3.0  # seconds of updates to measure before the time is told
+MEASURED = 5.0  # seconds of updates to measure before the time is told
+OFF = 1.3  # by how much a time that was told may be off before another is told
 HELD_OUT = ["although", "knowingly", "physicist", "exceptional"]  # real words that are not trained on, for the page
 INVENTED = ["transformerly", "blenthorpe", "quizzicate", "sphonk"]  # in no dictionary
 EXAMPLES = 6  # held-out words printed with their references
 
 
 class Announcing(Reporter):
-    """Tells how long all of it takes as soon as enough updates were measured."""
+    """Tells how long all of it takes as soon as enough updates were measured, and again where the pace changes."""
 
     def __init__(self, updates: int) -> None:
         super().__init__()
         self.updates, self.began = updates, time.monotonic()
-        self.announced: float | None = None  # seconds, from the beginning to the page
-        self._first: float | None = None  # seconds of the first records' updates, which are slow
+        self.told: list[float] = []  # seconds, from the beginning to the page
+        self._first: float | None = None  # seconds of the first record's updates, which are slow
 
     def train(self, record: Mapping[str, Any], progress: float) -> None:
         super().train(record, progress)
         if self._first is None:
             self._first = record["seconds"]
-        elif self.announced is None and self.left and record["seconds"] - self._first >= MEASURED:
+        elif self.left and record["seconds"] - self._first >= MEASURED:
             an_update = self.left / (self.updates * (1 - progress))
-            self.announced = time.monotonic() - self.began + self.left + BESIDE * an_update
-            self.say(f"Measured on {record['step']} updates: all of it takes about {duration(self.announced)}.")
+            total = time.monotonic() - self.began + self.left + BESIDE * an_update
+            if not self.told:
+                self.say(f"Measured on {record['step']} updates: all of it takes about {duration(total)}.")
+            elif not self.told[-1] / OFF <= total <= self.told[-1] * OFF:
+                self.say(f"The pace has changed with what else runs here: all of it takes about {duration(total)}.")
+            else:
+                return
+            self.told.append(total)
+
+    def taken(self) -> str:
+        """How long it took, beside what was told."""
+        told = [f"about {duration(seconds)}" for seconds in self.told]
+        first = f"; {told[0]} were announced" if told else ""
+        return f"{duration(time.monotonic() - self.began)}{first}{f', then {told[-1]}' if len(told) > 1 else ''}"
 
 
 def main(
@@ -94,8 +107,7 @@ def main(
     qkv.look_at(model, HELD_OUT + INVENTED, html=page)
     print(f"\nWhere it looks, letters against phonemes: open {page.resolve()}")
     print(f"Go on with:  {command} run {out} yourword   or   {command} look {out} yourword --html page.html")
-    announced = "" if reporter.announced is None else f"; about {duration(reporter.announced)} were announced"
-    print(f"All of it took {duration(time.monotonic() - reporter.began)}{announced}.")
+    print(f"All of it took {reporter.taken()}.")
 
 
 def learn(out: Path, updates: int, device: str, reporter: Reporter | None = None) -> TextToText:

@@ -20,18 +20,24 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pronounce, "pronunciation_splits", lambda: few)
 
 
-def test_the_time_is_told_once_and_from_updates_that_were_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_time_is_told_from_updates_that_were_measured_and_again_where_the_pace_changes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     stream, clock = io.StringIO(), [100.0]
     monkeypatch.setattr(pronounce.time, "monotonic", lambda: clock[0])
     reporter = Announcing(1000)
     reporter.console = Console(file=stream, width=200)
-    for step, seconds in [(20, 1.5), (40, 2.5), (60, 3.5), (80, 4.5), (100, 99.0)]:  # the first are slow
+    paces = [(100, 20.0), (200, 22.0), (300, 25.0), (400, 28.0), (500, 90.0), (600, 150.0), (700, 210.0)]
+    for step, seconds in paces:  # the first are slow, and others come
         clock[0] = 102.0 + seconds
         reporter.train({**RECORD, "step": step, "seconds": seconds}, step / 1000)
-    # 2 s before the first update, 4.5 of updates, and at 0.05 s each those that are left and what takes as long as some
-    assert reporter.announced == pytest.approx(2.0 + 4.5 + 0.05 * (920 + pronounce.BESIDE))
-    told = [line for line in stream.getvalue().splitlines() if "Measured" in line]
-    assert told == ["Measured on 80 updates: all of it takes about 1m00s."]
+    # 2 s before the first update, 25 of updates, and at 0.03 s each those that are left and what takes as long as some
+    assert reporter.told[0] == pytest.approx(2.0 + 25.0 + 0.03 * (700 + pronounce.BESIDE))
+    told = [line for line in stream.getvalue().splitlines() if "all of it" in line]
+    assert told[0] == "Measured on 300 updates: all of it takes about 52s."
+    assert len(told) == len(reporter.told) > 1
+    assert told[-1].startswith("The pace has changed with what else runs here: all of it takes about ")
+    assert reporter.taken() == f"3m32s; about 52s were announced, then about {told[-1].rpartition(' ')[2]}"[:-1]
 
 
 def test_a_run_that_learned_nothing_says_so_and_names_the_packaged_model_apart(
