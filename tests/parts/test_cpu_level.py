@@ -45,6 +45,13 @@ def has(level: str) -> bool:
     return level not in known or known[level]()
 
 
+def has_all(told: str) -> bool:
+    """Whether this processor has what a compiler was told of."""
+    needs = {"-march=x86-64-v4": "avx512vl", "-march=x86-64-v3": "avx2", "-mavxvnni": "avx_vnni"}
+    flags = Path("/proc/cpuinfo").read_text(encoding="utf-8").split() if Path("/proc/cpuinfo").exists() else []
+    return all(needs.get(each, "") in ("", *flags) for each in told.split())
+
+
 def answers(level: str, *, compiler: bool, emulated: tuple[str, ...] = ()) -> dict[str, Any]:
     """Of a process at a level."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join((str(ROOT / "src"), str(ROOT)))}
@@ -101,6 +108,38 @@ def test_on_a_whole_processor_that_has_no_more() -> None:
     if emulator is None:
         pytest.skip("needs qemu-user")
     check(answers("as it is", compiler=False, emulated=(emulator, "-cpu", "Haswell")))
+
+
+COMPILED = [
+    ("clang++", "-march=native", ""),
+    ("clang++", "-march=x86-64-v3", "qemu-x86_64 -cpu max"),
+    ("g++", "-march=x86-64-v4", "qemu-x86_64 -cpu max"),
+    ("g++", "-march=x86-64-v3 -mavxvnni", "qemu-x86_64 -cpu max"),
+    ("g++", "-march=x86-64", "qemu-x86_64 -cpu max"),
+    ("aarch64-linux-gnu-g++", "", "qemu-aarch64 -cpu max"),
+    ("aarch64-linux-gnu-g++", "-march=armv8.2-a+dotprod", "qemu-aarch64 -cpu max"),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("compiler", "told", "emulator"), COMPILED)
+def test_the_compiled_program_is_right_by_any_compiler(compiler: str, told: str, emulator: str, tmp_path: Path) -> None:
+    """Beside plain loops in C++, where no torch runs."""
+    runs = emulator.split() if compiler.startswith("aarch64") or not has_all(told) else []
+    for tool in (compiler, *runs[:1]):
+        if shutil.which(tool) is None:
+            pytest.skip(f"needs {tool}")
+    common = [compiler, "-std=c++17", "-fopenmp", *(["-static"] if compiler.startswith("aarch64") else [])]
+    empty, made = tmp_path / "empty.cpp", tmp_path / "made"
+    empty.write_text("#include <omp.h>\nint main() { return omp_get_max_threads() < 1; }\n", encoding="utf-8")
+    if subprocess.run([*common, empty, "-o", made], capture_output=True, check=False).returncode:
+        pytest.skip(f"needs a {compiler} that knows OpenMP")
+    options = ["-O3", "-fno-math-errno", "-fno-exceptions", *told.split()]
+    subprocess.run([*common, *options, Path(__file__).with_name("cpu_check.cpp"), "-o", made], check=True)
+    done = subprocess.run([*runs, made], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+    wanted = {"v4": "AVX-512", "v3": "AVX2", "vnni": "VNNI", "dotprod": "dot products"}
+    assert all(named in done.stdout for ending, named in wanted.items() if told.endswith(ending))
 
 
 def test_a_level_says_what_a_compiler_may_use(monkeypatch: pytest.MonkeyPatch) -> None:

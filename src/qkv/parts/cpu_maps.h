@@ -79,18 +79,30 @@ struct OfBFloat16 {
   static inline Cells half_of_inputs(Cells x, int half) { return half_of_weights(x, half); }
 };
 
+// Of inputs OFFSET is taken off before they are multiplied.
 struct OfEightBits {
   static constexpr bool WHOLE = true;
   typedef Ints Sum;
-#if defined(__AVX512VNNI__)
+#if defined(__AVX512VNNI__) || (defined(__AVXVNNI__) && !defined(__AVX512F__)) || defined(__ARM_FEATURE_DOTPROD)
   static constexpr int HALVES = 1;
   static inline Cells half_of_weights(Cells w, int) { return w; }
+#if defined(__ARM_FEATURE_DOTPROD)  // which knows no bytes without a sign beside those that have one
+  static constexpr int OFFSET = 128;
+  static inline Cells half_of_inputs(Cells x, int) { return x ^ 0x80808080u; }
+  static inline Sum plus(Sum sum, Cells w, Cells x) { return (Ints)vdotq_s32((int32x4_t)sum, (int8x16_t)w, (int8x16_t)x); }
+#else
+  static constexpr int OFFSET = 0;
   static inline Cells half_of_inputs(Cells x, int) { return x; }
   static inline Sum plus(Sum sum, Cells w, Cells x) {
+#if defined(__AVX512VNNI__)
     return (Ints)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)x, (__m512i)w);
+#else
+    return (Ints)_mm256_dpbusd_avx_epi32((__m256i)sum, (__m256i)x, (__m256i)w);
+#endif
   }
+#endif
 #else  // in 16 bits: the sum of two products of bytes has no room there (vpmaddubsw cuts it off)
-  static constexpr int HALVES = 2;
+  static constexpr int HALVES = 2, OFFSET = 0;
   static inline Cells half_of_weights(Cells w, int half) { return (Cells)((Shorts)(half == 0 ? w << 8 : w) >> 8); }
   static inline Cells half_of_inputs(Cells x, int half) { return (half == 0 ? x : x >> 8) & 0x00ff00ff; }
   static inline Sum plus(Sum sum, Cells w, Cells x) { return sum + sums_of_pairs((Shorts)w, x); }
@@ -153,7 +165,8 @@ static inline void of_panel(const Map &map, const uint32_t *w, const Inputs &x, 
       const long output = panel * PANEL + p * LANES;
       Floats value;
       if constexpr (Of::WHOLE) {
-        value = __builtin_convertvector(total[r][p], Floats) - loaded<Floats>(map.sums + output) * x.zeros[first + r];
+        const float zero = x.zeros[first + r] - Of::OFFSET;
+        value = __builtin_convertvector(total[r][p], Floats) - loaded<Floats>(map.sums + output) * zero;
         value *= loaded<Floats>(map.scales + output) * x.steps[first + r];
       } else {
         value = total[r][p];

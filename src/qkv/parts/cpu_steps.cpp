@@ -16,8 +16,12 @@ extern "C" const char *qkv_instructions() {
   return "AVX-512 with VNNI";
 #elif defined(__AVX512F__)
   return "AVX-512";
+#elif defined(__AVXVNNI__)
+  return "AVX2 with VNNI";
 #elif defined(__AVX2__)
   return "AVX2";
+#elif defined(__ARM_FEATURE_DOTPROD)
+  return "NEON with dot products";
 #elif defined(__ARM_NEON)
   return "NEON";
 #else
