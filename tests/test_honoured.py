@@ -182,7 +182,7 @@ TYPES_COMPARED = {
     "parts/tried.py": 2,
     "parts/wanted.py": 3,
     "parts/wave.py": 2,
-    "generate/bound.py": 6,
+    "generate/bound.py": 7,
     "generate/compiling.py": 4,
     "generate/continuation.py": 1,
     "generate/detect.py": 1,

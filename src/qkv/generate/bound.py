@@ -13,7 +13,7 @@ from qkv.parts.attention.attention import CrossAttention, MultiHead
 from qkv.parts.attention.cache import PreallocatedCache
 from qkv.parts.attention.visibility import NotPadding, Tokens
 from qkv.parts.context import Context
-from qkv.parts.cpu_maps import PackedModule
+from qkv.parts.cpu_maps import PackedJoined, PackedModule
 from qkv.parts.position import positions_in_documents
 from qkv.parts.spec import NotUnderstood
 from qkv.parts.stack import Stack
@@ -57,7 +57,7 @@ def _compared(own: Stack, fast: nn.Module, rounded: bool) -> str | None:
     weight = next(each for each in own.parameters() if each.is_floating_point())
     width = _width(own)
     memories = [each.project for each in own.modules() if isinstance(each, CrossAttention)]
-    memory = None if not memories else tokens_like(weight, ROWS, SOURCES, memories[0].width, seed=1)
+    memory = None if not memories else tokens_like(weight, ROWS, SOURCES, _inputs(memories[0]), seed=1)
     padded = torch.ones(ROWS, READ, dtype=torch.long)
     padded[0, 0] = 0
     keeps = all(each.keeps for each in own.modules() if isinstance(each, MultiHead))
@@ -86,6 +86,12 @@ def _width(own: Stack) -> int:
             if isinstance(each, nn.Linear) and name.endswith(("out", "outer")):
                 return each.out_features
     raise AssertionError("A block has neither a norm nor a map.")
+
+
+def _inputs(project: nn.Module) -> int:
+    """Of a map, packed or not."""
+    width: int = getattr(project, "together", project).width if isinstance(project, PackedJoined) else project.width
+    return width
 
 
 def _plainly(own: Stack, x: Tensor, ctx: Context) -> Tensor:

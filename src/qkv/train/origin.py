@@ -1,8 +1,8 @@
 """Who started a run: the command of a shell with all of its options, or Python; and who is told what happens."""
 
-import os
 import re
 import shlex
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -21,7 +21,8 @@ PLAIN_ON_WINDOWS = re.compile(r"[\w@%+=:,./\\-]+", re.ASCII)
 def for_shell(*words: object) -> str:
     """Words as the shell of this system takes them: on Windows cmd.exe knows no single quotes."""
     told = [legible(str(word)) for word in words]
-    if os.name != "nt":
+    system: str = sys.platform
+    if system != "win32":
         return shlex.join(told)
     return " ".join(each if PLAIN_ON_WINDOWS.fullmatch(each) else '"' + each.replace('"', '\\"') + '"' for each in told)
 
