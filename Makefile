@@ -13,7 +13,7 @@ PYTEST := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help try test test-all fuzz lint types format docs bench bench-gpu gpu-verify checkpoints corpora clean
+.PHONY: help try test test-all fuzz lint types format docs bench bench-gpu gpu-verify checkpoints corpora clean test-oldest test-newest
 
 help: ## print this list
 	@echo "make <target>, where target is one of:"
@@ -22,11 +22,31 @@ help: ## print this list
 try: $(VENV)/installed-base ## train a small Transformer to pronounce English (a minute or two) and show its attention
 	$(BIN)/python recipes/pronounce.py
 
-test: lint types ## lint, formatting, types and the fast tests
-	$(PYTEST)
+# A room is a folder below tests/, such as parts or train/optimizers, or a file there.
+ROOM_TESTS = $(wildcard tests/$(ROOM) tests/test_$(ROOM).py)
+
+test: $(if $(ROOM),$(VENV)/installed-test,lint types) ## lint, formatting, types and the fast tests; ROOM=parts: those of one room alone
+	$(PYTEST) $(if $(ROOM),$(or $(ROOM_TESTS),$(error There is no room tests/$(ROOM))))
 
 test-all: lint types ## the same, with the slow tests
 	$(PYTEST) -m "slow or not slow"
+
+# Versions at both ends of what pyproject.toml allows, each in an environment of its own. That of torch brings CUDA along
+# on Linux, 5 GB of it. What passed is noted in tools/tested_versions.json, to be committed with what was changed.
+OLDEST_PYTHON ?= python3.11
+ENDS_TESTS := tests/cli/test_config_file.py tests/cli/test_main.py tests/cli/test_plain.py tests/look tests/test_files.py \
+	tests/data/test_tokenizer.py tests/generate/test_text.py tests/weights/test_load.py tests/api/test_training.py
+
+test-oldest: $(VENV)-oldest/bin/python ## some tests with the oldest versions that pyproject.toml allows (three minutes)
+test-newest: $(VENV)-newest/bin/python ## the same with the newest versions
+test-oldest test-newest: test-%:
+	@echo "Installing qkv with the $* versions into $(VENV)-$* (some minutes when they are not there yet)"
+	@$(VENV)-$*/bin/python -m tools.version_ranges $* > $(VENV)-$*/requirements.txt
+	@$(VENV)-$*/bin/python -m pip install --quiet --disable-pip-version-check --no-input \
+		--upgrade --upgrade-strategy eager --requirement $(VENV)-$*/requirements.txt
+	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false \
+		$(VENV)-$*/bin/python -m pytest -n $(JOBS) --dist loadfile $(ENDS_TESTS)
+	@$(VENV)-$*/bin/python -m tools.version_ranges record $*
 
 fuzz: $(VENV)/installed-test ## read a million damaged files (an hour or less); goes on where an earlier run was stopped
 	$(BIN)/python -m tests.fuzz --workers $(JOBS) --page docs/results/fuzzing.md
@@ -73,16 +93,21 @@ corpora: $(VENV)/installed-base ## fetch texts, pictures and speech to train on 
 	$(BIN)/python -m tools.fetch_data
 
 clean: ## remove the virtual environment, the site and every cache
-	rm -rf $(VENV) site build .pytest_cache .mypy_cache .ruff_cache .hypothesis src/*.egg-info
+	rm -rf $(VENV) $(VENV)-oldest $(VENV)-newest site build .pytest_cache .mypy_cache .ruff_cache .hypothesis src/*.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Some systems ship Python without ensurepip; then the pip that is there fills the environment.
+new_venv = $(1) -m venv $(2) >/dev/null 2>&1 || \
+	{ $(1) -m venv --clear --without-pip $(2) && \
+	  $(1) -m pip --python $(2)/bin/python install --quiet --disable-pip-version-check pip; }
+
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "qkv needs Python 3.11 or newer; name one, for example: PYTHON=python3.12 make test" >&2; exit 1; }
-	@$(PYTHON) -m venv $(VENV) >/dev/null 2>&1 || \
-		{ $(PYTHON) -m venv --clear --without-pip $(VENV) && \
-		  $(PYTHON) -m pip --python $(BIN)/python install --quiet --disable-pip-version-check pip; }
+	@$(call new_venv,$(PYTHON),$(VENV))
+
+$(VENV)-oldest/bin/python $(VENV)-newest/bin/python: $(VENV)-%/bin/python:
+	@$(call new_venv,$(OLDEST_PYTHON),$(VENV)-$*)
 
 $(VENV)/installed-base: $(SOURCES) | $(BIN)/python
 	@echo "Installing qkv into $(VENV) (once; a few minutes at most)"

@@ -84,7 +84,7 @@ def test_all_else_is_left_to_typer(line: str) -> None:
 
 def test_what_is_left_to_typer_is_read_by_it() -> None:
     assert parsed(PlainCommand, "m --share 1e-1 --out here")["share"] == 0.1
-    assert parsed(PlainCommand, "m --share 1e-1 --out here")["out"] == Path("here")
+    assert Path(parsed(PlainCommand, "m --share 1e-1 --out here")["out"]) == Path("here")
     outcome = qkv("run", "m", "text", "--max-tokens", "0")
     assert outcome.code == 2
     assert outcome.complaint.endswith("See qkv run --help.")

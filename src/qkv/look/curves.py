@@ -160,7 +160,8 @@ def curve_image(curves: Sequence[Curve], x: Axis, y: Axis, title: str = "") -> I
                 scaled = [(across * fine, down * fine) for across, down in points]
                 brush.line(scaled, fill=greys.get(colour, colour), width=round(width * fine), joint="curve")
             case Dot((across, down), colour, radius):
-                brush.circle((across * fine, down * fine), radius * fine, fill=greys.get(colour, colour))
+                box = (across - radius, down - radius, across + radius, down + radius)
+                brush.ellipse([each * fine for each in box], fill=greys.get(colour, colour))
     image = canvas.resize((WIDTH * dense, HEIGHT * dense), Image.Resampling.LANCZOS)
     for mark in marks:
         if isinstance(mark, Words):
