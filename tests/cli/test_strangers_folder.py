@@ -59,7 +59,7 @@ class Stranger:
             (folder / ".gitattributes").write_text("* filter=trap\n")
 
     def _program(self, file: Path) -> None:
-        file.write_text(f"#!/bin/sh\ntouch '{self.marks / file.name}'\n")
+        file.write_text(f"#!/bin/sh\ntouch '{self.marks / file.name}'\n", encoding="utf-8")
         file.chmod(0o755)
 
     @property

@@ -126,7 +126,7 @@ def is_running(number: int) -> bool:
     except ProcessLookupError:
         return False
     state = Path(f"/proc/{number}/stat")
-    return not state.exists() or state.read_text().rpartition(")")[2].split()[0] != "Z"
+    return not state.exists() or state.read_text(encoding="utf-8").rpartition(")")[2].split()[0] != "Z"
 
 
 def test_one_that_hangs_is_ended_with_its_own_processes(

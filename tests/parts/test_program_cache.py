@@ -198,7 +198,7 @@ def test_a_folder_that_cannot_be_searched_or_written_is_said(mode: int, monkeypa
 
 def test_where_nothing_can_be_kept_it_is_said_once(usual: Path, tmp_path: Path) -> None:
     usual.parent.mkdir(parents=True)
-    usual.write_text("a file")
+    usual.write_text("a file", encoding="utf-8")
     (tmp_path / "passing").chmod(0o777)
     told = r"programs is no folder; .*passing can be written by others\. So .* kept nowhere"
     with pytest.warns(QkvWarning, match=told) as said:
@@ -246,6 +246,6 @@ def test_the_folder_where_we_stand_is_no_place_for_passing_files(
     """Python takes it where there is no other; and a stranger's files are ours once they are unpacked."""
     monkeypatch.chdir(tmp_path / "passing")
     usual.parent.mkdir(parents=True)
-    usual.write_text("a file")
+    usual.write_text("a file", encoding="utf-8")
     with pytest.warns(QkvWarning, match="kept nowhere"):
         assert keep("sum-1", ".so", b"a program") is None

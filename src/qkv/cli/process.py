@@ -49,7 +49,7 @@ def loads() -> tuple[float, int | None]:
     except (AttributeError, OSError):
         return 0.0, None
     try:
-        return minute, int(LOADS.read_text().split()[3].partition("/")[0]) - 1
+        return minute, int(LOADS.read_text(encoding="utf-8").split()[3].partition("/")[0]) - 1
     except (OSError, ValueError, IndexError):
         return minute, None
 
