@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -90,7 +91,8 @@ def _width(own: Stack) -> int:
 
 def _inputs(project: nn.Module) -> int:
     """Of a map, packed or not."""
-    width: int = getattr(project, "together", project).width if isinstance(project, PackedJoined) else project.width
+    packed: Any = project.together if isinstance(project, PackedJoined) else project
+    width: int = packed.width
     return width
 
 
