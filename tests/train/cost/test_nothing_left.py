@@ -6,6 +6,7 @@ import gc
 import sys
 import warnings
 from contextlib import nullcontext, suppress
+from copy import deepcopy
 from dataclasses import replace
 from types import ModuleType
 from typing import Any
@@ -41,6 +42,7 @@ def test_nothing_that_stands_for_a_tensor_outlives_a_count(case: str, monkeypatc
         if isinstance(getattr(module, "ENOUGH", None), int):  # of numbers, from which on programs are taken
             monkeypatch.setattr(module, "ENOUGH", 1)
     model, objective, batch = CASES[case]()
+    model = deepcopy(model).requires_grad_()  # which others may have frozen
     before = stand_ins()
     settings = TrainSettings(steps=1, precision="bfloat16", device="cpu")
 
