@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from qkv.api.text_choice import rate_for
 from qkv.train.optimizers import OPTIMIZERS
 from qkv.train.schedules import SCHEDULES
 from tests.api.corpus import DOCUMENTS
@@ -38,9 +39,9 @@ def test_each_is_taken_with_a_rate_and_decay_that_suit_it(verses: Path, tmp_path
     found = settings(tmp_path / "run")["optimizer"]
     assert found["name"].lower() == name
     rate = found["groups"][0]["initial_lr"]
-    assert rate == pytest.approx({"lion": 2e-4, "adafactor": 1e-2}.get(name, 1e-3))
+    assert rate == pytest.approx({"lion": 2e-4, "adafactor": 1e-2, "muon": rate_for(16)}.get(name, 1e-3))
     decays = sorted({group["weight_decay"] for group in found["groups"]})
-    assert decays == pytest.approx([0.0, 0.1 * 1e-3 / rate])
+    assert decays == pytest.approx([0.0, 0.1 if name == "muon" else 0.1 * 1e-3 / rate])
 
 
 def test_a_rate_that_is_given_is_kept_and_a_run_goes_on(verses: Path, tmp_path: Path) -> None:

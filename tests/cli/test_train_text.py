@@ -94,6 +94,43 @@ def test_a_language_model_is_trained_and_runs(data: Path, tmp_path: Path) -> Non
     paste_next(outcome, tmp_path)
 
 
+def chosen(folder: Path) -> dict:
+    return json.loads((folder / "run.json").read_text())["settings"]["chosen"]
+
+
+def test_what_nobody_said_is_chosen_and_told_in_three_lines(data: Path, tmp_path: Path) -> None:
+    own = ["--data", data / "verses.txt", "--blank-lines", "--device", "cpu", "--out", tmp_path / "lm"]
+    outcome = well(qkv("train", "lm", *own, "--steps", "4"))
+    told = outcome.err.splitlines()[:3]
+    assert [line.partition(":")[0] for line in told] == ["Model", "Reading", "Learning"]
+    assert "a new qwen3, 4 layers of width 64" in told[0]
+    assert "512 byte-pair pieces (--family, --size, --tokenizer)" in told[0]
+    assert "about 4 updates" in told[1]
+    assert "batches of 16 rows by muon" in told[2]
+    assert "that stays until 50% of the run are over and then falls to 0" in told[2]
+    assert load(tmp_path / "lm").model.family == chosen(tmp_path / "lm")["family"] == "qwen3"
+    assert "lzma_bits_per_byte" in outcome.out
+    assert "learned less than lzma" in outcome.out  # in four updates
+
+
+def test_a_run_that_goes_on_keeps_what_was_chosen(data: Path, tmp_path: Path) -> None:
+    own = ["--data", data / "verses.txt", "--blank-lines", "--device", "cpu", "--out", tmp_path / "lm"]
+    well(qkv("train", "lm", *own, "--minutes", "0.01"))
+    before = chosen(tmp_path / "lm")
+    well(qkv("train", "lm", *own, "--minutes", "0.02", "--resume"))
+    assert chosen(tmp_path / "lm") == before
+
+
+def test_other_sizes_keep_proportions_and_other_optimizers_their_rates(data: Path, tmp_path: Path) -> None:
+    own = ["--data", data / "verses.txt", "--blank-lines", "--device", "cpu", *STEPS]
+    well(qkv("train", "lm", *own, "--size", "width=32,layers=1", "--out", tmp_path / "a"))
+    sizes = load(tmp_path / "a").model.sizes
+    assert (sizes.hidden, sizes.heads, sizes.key_value_heads, sizes.head_width, sizes.layers) == (96, 1, 1, 32, 1)
+    outcome = well(qkv("train", "lm", *own, "--optimizer", "adamw", "--attention", "window:8", "--out", tmp_path / "b"))
+    assert "by adamw, at a rate of 0.001" in outcome.err
+    assert load(tmp_path / "b").model.family == "gpt2"  # which goes with every attention
+
+
 @pytest.mark.parametrize("family", ["gpt1", "gpt3", "gpt-neo", "llama", "qwen3"])
 def test_other_families_learn_to_write(family: str, data: Path, tmp_path: Path) -> None:
     size = "width=16,heads=2,layers=1"

@@ -36,6 +36,7 @@ from qkv.train.reporter import Reporter
 from qkv.train.schedules import Cosine, Schedule
 from qkv.train.settings import TrainSettings
 
+CHOSEN = "chosen"  # in run.json
 SETTINGS = TrainSettings(minutes=5, evaluate_every=200, save_every=200, keep=2)
 Rows = Callable[..., LanguageRows]  # pack or stream
 
@@ -62,6 +63,7 @@ def train_language_model(
     evaluate: Callable[[TextWriter], Mapping[str, float]] | None = None,
     flops_per_token: float | None = None,
     foretold: Cost | None = None,
+    chosen: Mapping[str, object] | None = None,
     reporter: Reporter | None = None,
     resume: bool = False,
     overwrite: bool = False,
@@ -75,14 +77,15 @@ def train_language_model(
     own tokenizer and no new sizes. With an `attention` that one stands in place of the model's own, and with `distil` a
     teacher is learned from beside the texts. Every evaluation measures perplexity and bits per byte on held-out
     documents. Operations are counted as if every token saw its whole row, unless `flops_per_token` says better; what a
-    step costs is told beforehand from its shapes, unless it is `foretold`.
+    step costs is told beforehand from its shapes, unless it is `foretold`. What was `chosen` by the texts and the
+    machine, and on what grounds, is kept in the run's record.
     """
     folder, say = Path(folder), (reporter or Reporter()).say
     choice = AttentionChoice.of(attention)
     check_folder(folder, resume, overwrite)
     corpus = corpus_of(texts, valid, hold_out)
-    chosen = corpus.tokenizer(tokenizer if model is None else model.tokenizer)
-    cutter = chosen_tokenizer(partial(corpus.to_learn_from, say), chosen, folder, resume)
+    own = corpus.tokenizer(tokenizer if model is None else model.tokenizer)
+    cutter = chosen_tokenizer(partial(corpus.to_learn_from, say), own, folder, resume)
     if model is None:
         cutter = for_writing(cutter)
     torch.manual_seed(settings.seed)
@@ -116,6 +119,7 @@ def train_language_model(
         about={
             **about_model(network, cutter),
             "data": {"length": length, "rows": describe(rows)["name"], "batching": repr(batching), **data.about},
+            **({} if chosen is None else {CHOSEN: chosen}),
         },
         fingerprint=data.fingerprint,
         optimizer=optimizer,

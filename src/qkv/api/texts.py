@@ -13,6 +13,7 @@ from qkv.errors import QkvError
 from qkv.generate.reader import TOKENIZER_FILE
 from qkv.models.attention_choice import AttentionChoice
 from qkv.models.catalogue import attention_of, build, find_family
+from qkv.models.family import Family
 from qkv.models.head_choice import HeadChoice
 from qkv.models.text_model import TextModel
 
@@ -49,6 +50,16 @@ def chosen_tokenizer(
     return tokenizer.train(texts() if callable(texts) else texts)
 
 
+def family_of_texts(name: str) -> Family:
+    """A family of models that read one row of text."""
+    chosen = find_family(name)
+    if chosen.reads != "text":
+        raise QkvError(f"Family {name} reads {chosen.reads}, not text.")
+    if not chosen.heads:
+        raise QkvError(f"Family {name} turns one sequence into another: train it on pairs of texts.")
+    return chosen
+
+
 def new_text_model(
     family: str,
     sizes: Sizes,
@@ -58,11 +69,7 @@ def new_text_model(
     attention: AttentionChoice | None = None,
 ) -> TextModel:
     """A new model: a named size or changes to the desk size; vocabulary and longest text follow from the data."""
-    chosen = find_family(family)
-    if chosen.reads != "text":
-        raise QkvError(f"Family {family} reads {chosen.reads}, not text.")
-    if not chosen.heads:
-        raise QkvError(f"Family {family} turns one sequence into another: train it on pairs of texts.")
+    chosen = family_of_texts(family)
     values: dict[str, Any] = named_sizes(chosen, sizes) if isinstance(sizes, str) else named_sizes(chosen, "desk")
     changes: Mapping[str, Any] = {} if isinstance(sizes, str) else sizes
     if "vocabulary" in changes:

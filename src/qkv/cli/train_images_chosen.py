@@ -3,19 +3,18 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from qkv.cli.train_options import RunOptions, warmup_of
+from qkv.cli.train_chosen import counted
 
 if TYPE_CHECKING:
     from qkv.api.image_choice import Judged
-    from qkv.api.image_training import ImageTraining
 
 LINEAR_PROBE = "linear_probe"  # a figure of the held-out pictures
 
 
 def told_model(family: str, side: int, sizes: Mapping[str, Any]) -> str:
     stem, patch = sizes.get("stem"), sizes["patch"]
-    seen = f"in patches of {patch} × {patch}" if stem is None else f"behind {_counted(stem, 'convolution')}"
-    layers = f"{_counted(sizes['layers'], 'layer')} of width {sizes['width']}"
+    seen = f"in patches of {patch} × {patch}" if stem is None else f"behind {counted(stem, 'convolution')}"
+    layers = f"{counted(sizes['layers'], 'layer')} of width {sizes['width']}"
     return f"Model: a new {family} for pictures of {side} × {side} {seen}, {layers} (--family, --side, --size)."
 
 
@@ -39,26 +38,6 @@ def told_changes(judged: "Judged") -> str:
     return f"{line}, not {_listed(refused, 'or')}: a probe of the pixels recognises {plain}, {shares} (--change)."
 
 
-def told_learning(run: RunOptions, batch: int, rate: float, how: "ImageTraining") -> str:
-    """How weights are changed, and which of them stay."""
-    from qkv.train.optimizers import OPTIMIZERS
-    from qkv.train.schedules import TriStage
-
-    rate = run.learning_rate or rate * OPTIMIZERS[run.optimizer].share
-    if run.schedule is not None:
-        moves = f"follows the schedule {run.schedule}"
-    elif isinstance(how.schedule, TriStage):
-        moves = f"rises over the first {how.schedule.rise:.0%} of the run and then falls to 0"
-    else:
-        moves = f"rises over {_counted(warmup_of(run), 'update')} and then falls to 0"
-    means = f"the mean of the last {run.average} checkpoints" if run.average > 1 else "the last weights"
-    stay = means if how.settings.average else "the best weights" if run.ema is None else "a moving average"
-    return (
-        f"Learning: batches of {batch} by {run.optimizer}, at a rate of {rate:g} that {moves}; {stay} stay "
-        "(--batch-rows, --optimizer, --learning-rate, --warmup, --schedule, --average, --ema)."
-    )
-
-
 def told_verdict(figures: Mapping[str, float | None]) -> list[str]:
     """Whether a model learned more of the held-out pictures than a linear probe."""
     found, linear = figures.get("accuracy"), figures.get(LINEAR_PROBE)
@@ -75,10 +54,6 @@ def told_verdict(figures: Mapping[str, float | None]) -> list[str]:
         "The model has learned less than a linear probe of the pixels: train it longer (--minutes), or look whether "
         "the labels are right."
     ]
-
-
-def _counted(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def _listed(names: Sequence[str], last: str = "and") -> str:

@@ -23,6 +23,14 @@ from qkv.cli.train_options import (
     watched,
 )
 from qkv.cli.train_teacher import TeacherOptions, distillation_of, loaded_teacher, student_of_teacher
+from qkv.cli.train_text_chosen import (
+    LanguageRunOptions,
+    for_a_known_one,
+    for_a_new_one,
+    packed_beside,
+    sizes_in,
+    told_verdict,
+)
 from qkv.errors import QkvError
 
 if TYPE_CHECKING:
@@ -47,7 +55,7 @@ class NewModelOptions:
 def lm(
     corpus: LanguageOptions,
     new: NewModelOptions,
-    run: RunOptions,
+    run: LanguageRunOptions,
     adapt: AdaptOptions,
     experts: ExpertOptions,
     attention: AttentionOptions,
@@ -55,10 +63,11 @@ def lm(
 ) -> None:
     """Train a language model: it learns to go on with texts.
 
-    Each file, row of a table or, with --blank-lines, paragraph is a document of its own. Without --model a small GPT-2
-    with 8,000 byte-pair pieces is trained from random weights. With --attention another attention stands in place of
-    the model's own; what a trained model loses by that it can learn back from what it was: give that as --teacher.
-    With --stream texts stay on disk and may be more than memory holds; several corpora are mixed by --weight.
+    Each file, row of a table or, with --blank-lines, paragraph is a document of its own. Without --model a new model is
+    trained from random weights. What is not said of it and of its training is chosen by the bytes of text, the budget
+    and the speed of the machine, and told in three lines. With --attention another attention stands in place of the
+    model's own; what a trained model loses by that it can learn back from what it was: give that as --teacher. With
+    --stream texts stay on disk and may be more than memory holds; several corpora are mixed by --weight.
 
     \b
     Example:
@@ -71,42 +80,49 @@ def lm(
         --length 32 --steps 10 --hold-out 0.3 --out runs/near
     """
     from qkv.api.language import train_language_model
+    from qkv.api.language_data import TextsInMemory
+    from qkv.api.training import read_result
     from qkv.cli.spellings import tokenizer_of
     from qkv.data.plan import RowCount
     from qkv.models.head_choice import HeadChoice
     from qkv.train.objectives.language import LanguageLoss
     from qkv.train.reporter import Reporter
-    from qkv.train.schedules import Cosine
 
     settings = settings_of(run)
-    optimizer = optimizer_of(run, adapt, 1e-3 if new.model is None else 1e-4, betas=(0.9, 0.95), weight_decay=0.1)
-    length = run.length or 256
     head = HeadChoice("language")
     teacher = loaded_teacher(teaching, run, head)
     model = further(new, run, adapt, head, attention, student_of_teacher(new.model, run, teaching, teacher))
-    own = None if teacher is None else teacher.tokenizer
-    tokenizer = tokenizer_of(new.tokenizer) if new.tokenizer else own
-    sizes = new_sizes(new, "gpt2", length)
+    tokenizer = tokenizer_of(new.tokenizer) if new.tokenizer else None if teacher is None else teacher.tokenizer
     reporter = Reporter()
-    texts, valid, first = corpus_to_train(corpus, reporter)
-    with watched(run):
+    read, valid, first = corpus_to_train(corpus, reporter)
+    texts = TextsInMemory(read, valid, corpus.hold_out) if isinstance(read, list) else read
+    if model is None:
+        plain = attention.attention is not None or bool(run.parallel)
+        how = for_a_new_one(new.family, new.size, tokenizer, run, settings, texts, plain=plain)
+    else:
+        how = for_a_known_one(tokenizer, run, settings)
+    for line in how.told:
+        reporter.say(line)
+    with watched(how.run):
         writer = train_language_model(
             texts,
             run.out,
             valid=valid,
             hold_out=corpus.hold_out,
             model=model,
-            tokenizer=tokenizer,
-            family=new.family or "gpt2",
-            sizes=sizes,
+            tokenizer=how.tokenizer,
+            family=how.family,
+            sizes=how.sizes,
             attention=None if model is not None else choice_of(attention),
-            length=length,
-            batching=RowCount(run.batch_rows),
-            settings=settings,
+            length=how.length,
+            batching=RowCount(how.rows),
+            settings=how.settings,
             objective=with_weights(LanguageLoss(), experts),
             distil=distillation_of(teaching, teacher),
-            optimizer=optimizer,
-            schedule=schedule_of(run, Cosine(warmup=warmup_of(run), floor=0.1)),
+            optimizer=optimizer_of(how.run, adapt, how.rate, betas=(0.9, 0.95), weight_decay=0.1),
+            schedule=how.schedule,
+            evaluate=packed_beside(texts),
+            chosen=how.chosen,
             reporter=reporter,
             resume=run.resume,
             overwrite=run.overwrite,
@@ -118,7 +134,7 @@ def lm(
         f"qkv run {quoted(run.out, prompt)} --max-tokens {most} --temperature 0.8",
         f"qkv look {quoted(run.out, beginning(first))} --html look.html",
     ]
-    report(run.out, [], seen=True, commands=commands)
+    report(run.out, [], seen=True, commands=commands, verdict=told_verdict(read_result(run.out).figures))
 
 
 @with_groups
@@ -236,13 +252,7 @@ def further(
 
 
 def new_sizes(new: NewModelOptions, family: str, length: int) -> "Sizes":
-    """The sizes of a new model, which reads as long texts as it is trained on, or as a published size reads."""
-    from qkv.cli.spellings import sizes_of
-
+    """The sizes of a new model."""
     if new.model is not None or new.size is None:
         return "desk" if new.model is not None else {}
-    values = sizes_of(new.family or family, new.size)
-    if "positions" in values and "positions=" not in new.size:
-        small = new.size.startswith("desk") or "=" in new.size.partition(",")[0]
-        values["positions"] = length if small else max(length, values["positions"])
-    return values
+    return sizes_in(new.family or family, new.size, length)

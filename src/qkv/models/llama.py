@@ -44,6 +44,7 @@ class LlamaSizes:
     attention_bias: bool = False  # of queries, keys and values
     output_bias: bool = False  # of what the attention adds
     feed_forward_bias: bool = False
+    dropout: float = 0.0  # of the embeddings and of what each sub-layer adds; no published one has it
     attention_dropout: float = 0.0
     head_dropout: float = 0.1  # before a decision about a text or a token
     tied: bool = False  # one matrix for input and output [press2017 §3]
@@ -160,12 +161,15 @@ def assemble(
             key_norm=head_norm(),
             rotary=rotary,
         )
-        return Block(attention=PreNorm(norm(), attention), feed_forward=PreNorm(norm(), feed_forward()))
+        return Block(
+            attention=PreNorm(norm(), attention, sizes.dropout),
+            feed_forward=PreNorm(norm(), feed_forward(), sizes.dropout),
+        )
 
     tokens = TokenEmbedding(sizes.vocabulary, width)
     language = partial(TiedHead, tokens) if sizes.tied else partial(LogitHead, width, sizes.vocabulary)
     model = TextModel(
-        embed=Embed(tokens),
+        embed=Embed(tokens, dropout=sizes.dropout),
         stack=Stack([block() for _ in range(sizes.layers)], norm()),
         head=make_head(head, width, {"language": language}, pool=LastToken, dropout=sizes.head_dropout, bias=False),
         longest=sizes.positions,

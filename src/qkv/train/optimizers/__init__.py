@@ -1,7 +1,7 @@
 """Optimizers: AdamW, also in 8 bits, Muon, Lion and Adafactor, with one rule for which parameters decay."""
 
 from qkv.train.optimizers.adams import FUSED_DEVICES, adam, adamw
-from qkv.train.optimizers.choice import OPTIMIZERS, OptimizerChoice, chosen_optimizer
+from qkv.train.optimizers.choice import OPTIMIZERS, OptimizerChoice, chosen_optimizer, find_optimizer
 from qkv.train.optimizers.eight_bits import AdamW8bit, adamw_8bit
 from qkv.train.optimizers.factored import Adafactor, adafactor
 from qkv.train.optimizers.groups import (
@@ -35,6 +35,7 @@ __all__ = [
     "decay_everything",
     "decay_groups",
     "decay_matrices",
+    "find_optimizer",
     "hidden_matrices",
     "lion",
     "muon",

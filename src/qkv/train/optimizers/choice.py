@@ -35,6 +35,12 @@ OPTIMIZERS = {
 }
 
 
+def find_optimizer(name: str) -> OptimizerChoice:
+    if name not in OPTIMIZERS:
+        raise QkvError(f"There is no optimizer called {name!r}: {nearest_or_all(name, OPTIMIZERS)}")
+    return OPTIMIZERS[name]
+
+
 def chosen_optimizer(
     name: str,
     *,
@@ -49,9 +55,7 @@ def chosen_optimizer(
     `weight_decay` is AdamW's too: another optimizer has it so much higher or lower that its usual rate takes as much
     from the weights. `moments` are AdamW's `betas` and `epsilon`, for those that have such.
     """
-    if name not in OPTIMIZERS:
-        raise QkvError(f"There is no optimizer called {name!r}: {nearest_or_all(name, OPTIMIZERS)}")
-    chosen = OPTIMIZERS[name]
+    chosen = find_optimizer(name)
     rate = suits_adamw * chosen.share if learning_rate is None else learning_rate
     if not 0 < rate < math.inf:
         raise QkvError(f"The learning rate must be above 0 and finite, but is {rate}.")
