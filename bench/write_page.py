@@ -67,6 +67,12 @@ TITLES = {
         "`qkv train images` with nothing but --data, --out and --minutes: what it makes of pictures that it never saw, "
         "beside what scikit-learn makes of the same pixels without augmentation, which takes it seconds.",
     ),
+    "first_text": (
+        "The first training on text, on a CPU",
+        "`qkv train lm` with nothing but --data, --valid, --out and --minutes: bits for each byte of a text that it "
+        "never saw, beside nanoGPT's recipe for a CPU in plain torch, given as many minutes, and beside what lzma "
+        "makes of it when it is shown the text to train on.",
+    ),
     "starting": (
         "From the start to the first answer, on a CPU",
         "Processes of their own, with nothing loaded before; what Python and torch take alone stands beside them, and "

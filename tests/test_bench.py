@@ -29,7 +29,15 @@ AGAINST_PEERS = [
     "sound_gpu",
     "t5_decoding_gpu",
 ]
-ON_CPU = ["encoder_steps_cpu", "encoders_cpu", "first_pictures", "gpt2_decoding", "starting", "text_to_text_cpu"]
+ON_CPU = [
+    "encoder_steps_cpu",
+    "encoders_cpu",
+    "first_pictures",
+    "first_text",
+    "gpt2_decoding",
+    "starting",
+    "text_to_text_cpu",
+]
 
 
 @pytest.fixture

@@ -30,7 +30,7 @@ from qkv.train.settings import TrainSettings
 from tests.api.corpus import VERSES
 
 LARGE = 10**12  # bytes of text
-LETTERS = "the quick brown fox jumps over a lazy dog".split()
+LETTERS = ["the", "quick", "brown", "fox", "jumps", "over", "a", "lazy", "dog"]
 
 
 def by_steps(text_bytes: float, steps: int, **asked: int | str) -> TextChoice:
@@ -122,7 +122,7 @@ def test_more_text_is_cut_into_more_pieces_but_not_for_a_narrow_model() -> None:
     counts = [pieces_for(size, 768) for size in (0, 10**5, 10**6, 10**7, 10**12)]
     assert counts == sorted(counts)
     assert all(math.log2(count).is_integer() for count in counts)
-    assert pieces_for(10**12, 64) == 64 * text_choice.PIECES_FOR_A_WIDTH
+    assert pieces_for(10**12, 64) == 4_096
     assert pieces_for(0, 64) == 2**text_choice.LEAST_PIECES
 
 

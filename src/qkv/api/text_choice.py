@@ -40,15 +40,15 @@ PLAIN_FAMILY = "gpt2"  # which has custom kernels on a GPU, and goes with every 
 HIDDEN = {"gpt2": 4, "llama": 3, "qwen3": 3}  # times the width: of families whose models are chosen by size
 # Widths that a model may have, with its layers.
 DEPTHS = {64: 4, 96: 4, 128: 4, 192: 5, 256: 6, 384: 8, 512: 10, 768: 12}
-TOKENS_FOR_A_WEIGHT = 1.1  # that a model sees of texts, for each weight of its blocks
+TOKENS_FOR_A_WEIGHT = 5.0  # that a model sees of texts, for each weight of its blocks
 BYTES_A_TOKEN = 3.0  # about; of English in 1,000 pieces 2.6, in 4,096 3.3
 # Powers of 2.
-PIECES_FOR_A_ROOT, PIECES_FOR_A_WIDTH = 1.6, 32  # of the bytes of the text; of the width of a model
+PIECES_FOR_A_ROOT, PIECES_FOR_A_WIDTH = 2.2, 64  # of the bytes of the text; of the width of a model
 LEAST_PIECES, MOST_PIECES = 9, 15
 READINGS = 10  # of the texts, at most: later ones teach by heart
-PLAIN_READINGS = 2  # as often a model without dropout may read them
-DROPOUT = 0.1
+DROPOUTS = {2.0: 0.0, 5.0: 0.1, math.inf: 0.3}  # of models that read each text so often at most
 RATE, RATE_WIDTH = 0.009, 128  # of Muon; it falls with the root of the width
+TABLE_RATE = 3.0  # times that, of embeddings in a short run
 HOLD, RISE_ON_A_GPU = 0.5, 0.05  # shares of a run in which the rate stays, and in which it rises before
 ON_A_GPU = (32, 1024)  # rows and tokens of one, which keep it busy
 ON_A_CPU = (16, 128)
@@ -69,6 +69,7 @@ class TextChoice:
     capped: bool  # whether that is as often as it does good, and not all that the budget allows
     rise: float  # share of the updates in which the rate rises
     hold: float  # and in which it stays, before it falls to 0
+    beside: float  # times the rate of the matrices, which is that of the rest
 
     def record(self) -> dict[str, Any]:
         return asdict(self)
@@ -130,7 +131,7 @@ def _chosen(text_bytes: int, settings: TrainSettings, asked: Asked) -> TextChoic
     assert best is not None
     capped = settings.steps is None and seen > READINGS * there
     seen = READINGS * there if capped else seen
-    dropout = DROPOUT if seen > PLAIN_READINGS * there else 0.0
+    dropout = next(DROPOUTS[most] for most in DROPOUTS if seen <= most * there)
     return TextChoice(
         family=family,
         sizes={**best.sizes, **dict.fromkeys(_dropouts(family), dropout)},
@@ -142,6 +143,7 @@ def _chosen(text_bytes: int, settings: TrainSettings, asked: Asked) -> TextChoic
         capped=capped,
         rise=0.0 if device.type == "cpu" else RISE_ON_A_GPU,
         hold=HOLD,
+        beside=TABLE_RATE if device.type == "cpu" else 1.0,
     )
 
 

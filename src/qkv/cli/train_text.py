@@ -119,7 +119,7 @@ def lm(
             settings=how.settings,
             objective=with_weights(LanguageLoss(), experts),
             distil=distillation_of(teaching, teacher),
-            optimizer=optimizer_of(how.run, adapt, how.rate, betas=(0.9, 0.95), weight_decay=0.1),
+            optimizer=optimizer_of(how.run, adapt, how.rate, betas=(0.9, 0.95), weight_decay=0.1, **how.more),
             schedule=how.schedule,
             evaluate=packed_beside(texts),
             chosen=how.chosen,

@@ -2,7 +2,7 @@
 otherwise."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -57,6 +57,7 @@ class HowLearned:
     schedule: "Schedule"
     family: str = "gpt2"
     sizes: "Sizes" = "desk"
+    more: Mapping[str, Any] = field(default_factory=dict)  # of the optimizer
     chosen: Mapping[str, Any] | None = None
     told: Sequence[str] = ()
 
@@ -119,6 +120,7 @@ def for_a_new_one(
         schedule=schedule,
         family=choice.family,
         sizes=sizes,
+        more={"beside": choice.beside} if run.optimizer == "muon" else {},
         chosen=choice.record(),
         told=(
             told_model(choice.family, sizes, cut),

@@ -12,6 +12,7 @@ from qkv.errors import QkvError
 from qkv.models.catalogue import FAMILIES, Family, build, find_family
 from qkv.models.gpt2 import GPT2Sizes
 from qkv.models.head_choice import HeadChoice
+from qkv.train.adapt import LayerwiseRates
 from qkv.train.optimizers import Muon, hidden_matrices, muon
 from qkv.train.optimizers.orthogonal import orthogonalised
 from tests.train.optimizers.common import gradients, one_parameter, small_gpt2, stepped
@@ -117,6 +118,16 @@ def test_matrices_of_the_stack_are_muons_and_the_rest_is_adamws() -> None:
     }
     assert taken == {f"stack.blocks.{layer}.{name}": pieces for layer in (0, 1) for name, pieces in block.items()}
     assert hidden_matrices(model) == taken.keys()
+
+
+def test_what_is_beside_the_matrices_may_learn_faster_layer_by_layer_too() -> None:
+    model = small_gpt2(tied=False)
+    for rates in (None, LayerwiseRates(0.5)):
+        plain = muon(model, learning_rate=0.01, rates=rates)
+        groups = muon(model, learning_rate=0.01, rates=rates, beside=3.0).param_groups
+        assert groups[0]["pieces"] is not None  # whose rate a run reports
+        for group, usual in zip(groups, plain.param_groups, strict=True):
+            assert group["lr"] == pytest.approx(usual["lr"] * (3 if group["pieces"] is None else 1))
 
 
 @pytest.mark.parametrize("name", [name for name in FAMILIES if name != "rnn"])
