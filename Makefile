@@ -64,7 +64,7 @@ format: $(VENV)/installed-test ## rewrite the files the way lint wants them
 	$(BIN)/ruff format
 
 docs: $(VENV)/installed-docs ## build the site with its API reference into site/
-	$(BIN)/python -m sphinx --fail-on-warning --keep-going -q --fresh-env -b html -c docs -d build/doctrees . site
+	$(BIN)/python -m sphinx --fail-on-warning --keep-going -q --fresh-env --jobs $(JOBS) -b html -c docs -d build/doctrees . site
 	@echo "Open site/index.html"
 
 # The others in bench/ are what these share.

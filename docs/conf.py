@@ -27,5 +27,6 @@ html_math_renderer = "mathml"  # from site_builder: needs no script and no netwo
 autodoc_member_order = "bysource"
 autodoc_inherit_docstrings = False
 autodoc_default_options = {"members": True, "ignore-module-all": True}  # a name is described where it is defined
+autodoc_use_type_comments = False  # there are none, and looking for them parses every function once more
 autodoc_preserve_defaults = True  # a default reads as it is written in the code
 python_use_unqualified_type_names = True

@@ -5,6 +5,7 @@
 - Docstrings are plain text in the style of the code (`names` in single backticks, `[vaswani2017 eq.1]` for papers,
   indented blocks for layouts). They are rewritten as reStructuredText, each citation a link to the paper's page.
 - Formulas become MathML, which browsers draw by themselves.
+- The navigation beside each page is drawn from titles alone, without copying every name of the API for each page.
 - `site/index.html` leads to the start page.
 """
 
@@ -13,11 +14,14 @@ import inspect
 import re
 from glob import glob
 from pathlib import Path
+from posixpath import dirname
 from typing import Any
 
 from docutils import nodes
 from docutils.utils.math.latex2mathml import tex2mathml
+from sphinx import addnodes
 from sphinx.application import Sphinx
+from sphinx.builders import Builder
 
 DOCS = Path(__file__).resolve().parent
 ROOT = DOCS.parent
@@ -167,6 +171,45 @@ def draw_block(self: Any, node: nodes.math_block) -> None:
     raise nodes.SkipNode
 
 
+# --- Navigation ----------------------------------------------------------------------------------------------------
+
+
+def title_alone(contents: nodes.bullet_list) -> nodes.bullet_list:
+    """A page's table of contents without its sections: the title, and the pages that are listed below it."""
+    title = contents.deepcopy()
+    for item in title.children:
+        below = list(item.findall(addnodes.toctree))
+        del item[1:]
+        if below:
+            item += nodes.bullet_list("", *below)
+    return title
+
+
+def navigate_by_titles(app: Sphinx, builder: Builder) -> None:
+    """For every page that it writes, Sphinx copies what all pages contain, thousands of names, to keep their titles.
+
+    Pages of source code stand nowhere in the navigation, so one folder of them has one and the same.
+    """
+    contents = app.env.tocs
+    titles = {page: title_alone(toc) for page, toc in contents.items()}
+    drawn: dict[str, str] = {}
+
+    def offer_titles(app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: Any) -> None:
+        toctree = context["toctree"]
+        place = page if page in titles else f"{dirname(page)}/"
+
+        def toctree_of_titles(**options: Any) -> str:
+            if place not in drawn:
+                app.env.tocs = titles
+                drawn[place] = toctree(**options)
+                app.env.tocs = contents  # what stands to the right of a page: its own sections and names
+            return drawn[place]
+
+        context["toctree"] = toctree_of_titles
+
+    app.connect("html-page-context", offer_titles, priority=400)  # before the theme, which draws the navigation
+
+
 # --- The whole -----------------------------------------------------------------------------------------------------
 
 
@@ -182,5 +225,6 @@ def setup(app: Sphinx) -> dict[str, bool]:
     app.add_html_math_renderer("mathml", inline_renderers=(draw_inline, None), block_renderers=(draw_block, None))
     app.connect("source-read", fill_page)
     app.connect("autodoc-process-docstring", rewrite_docstring)
+    app.connect("write-started", navigate_by_titles)
     app.connect("build-finished", write_front_page)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -109,7 +109,7 @@ def depends_on(kind: type[nn.Module]) -> Depends | None:
 
 
 @dataclass(frozen=True)
-class Form:
+class TensorForm:
     """A tensor, but for its numbers."""
 
     kind: type
@@ -168,7 +168,7 @@ def _frozen(value: Any, name: str) -> Any:
     if isinstance(value, nn.Module):
         return spec(value)
     if isinstance(value, Tensor):
-        return Form(type(value), tuple(value.shape), value.dtype, value.device)
+        return TensorForm(type(value), tuple(value.shape), value.dtype, value.device)
     if isinstance(value, tuple | list | range):
         return tuple(_frozen(each, name) for each in value)
     if isinstance(value, Mapping):

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from qkv.errors import QkvError
 from qkv.models.catalogue import Model, build, head_of
 from qkv.models.unfilled import Undrawn
-from qkv.parts.spec import Form, NotUnderstood, Spec, spec
+from qkv.parts.spec import NotUnderstood, Spec, TensorForm, spec
 from qkv.weights.rules import to_ours
 from qkv.weights.save import tensors_of
 
@@ -71,7 +71,7 @@ def _differences(own: Any, other: Any, name: str) -> Iterator[str]:
         theirs = dict(other.fields)
         for field, value in own.fields:
             yield from _differences(value, theirs.get(field), f"{name}.{field}")
-    elif isinstance(own, Form) and isinstance(other, Form):
+    elif isinstance(own, TensorForm) and isinstance(other, TensorForm):
         if own.shape != other.shape:
             yield f"{name} has the shape {list(own.shape)}, not {list(other.shape)}"
     elif isinstance(own, tuple) and isinstance(other, tuple) and len(own) == len(other):
