@@ -35,7 +35,9 @@ test-all: lint types ## the same, with the slow tests
 # on Linux, 5 GB of it. What passed is noted in tools/tested_versions.json, to be committed with what was changed.
 OLDEST_PYTHON ?= python3.11
 ENDS_TESTS := tests/cli/test_config_file.py tests/cli/test_main.py tests/cli/test_plain.py tests/look tests/test_files.py \
-	tests/data/test_tokenizer.py tests/generate/test_text.py tests/weights/test_load.py tests/api/test_training.py
+	tests/data/test_tokenizer.py tests/generate/test_text.py tests/weights/test_load.py tests/api/test_training.py \
+	tests/data/test_sources.py tests/data/test_table.py tests/generate/test_constrain.py tests/train/test_metrics.py \
+	tests/train/test_watchers.py tests/weights/test_hub.py
 
 test-oldest: $(VENV)-oldest/bin/python ## some tests with the oldest versions that pyproject.toml allows (three minutes)
 test-newest: $(VENV)-newest/bin/python ## the same with the newest versions

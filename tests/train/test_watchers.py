@@ -112,6 +112,14 @@ def test_tensorboard_is_given_scalars_in_the_folder_of_the_run(tmp_path: Path, f
     assert steps["validation/loss"] == [2]
 
 
+def test_tensorboard_itself_reads_what_is_written_for_it(tmp_path: Path) -> None:
+    reading = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    train_tiny(tmp_path, steps=2, evaluate=VALIDATION, reporter=reporter(TensorBoard()))
+    events = reading.EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+    assert [each.step for each in events.Scalars("train/loss")] == [1, 2]
+    assert [each.step for each in events.Scalars("validation/loss")] == [2]
+
+
 @pytest.mark.parametrize("library", ["wandb", "trackio"])
 def test_a_tracker_is_told_by_init_log_and_finish(
     library: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
