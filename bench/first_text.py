@@ -65,7 +65,7 @@ def ours(train: bytes, held: bytes, budget: list[str]) -> dict[str, Any]:
     return {
         "qkv": round(final["figures"]["bits_per_byte"], 3),
         "lzma": round(final["figures"]["lzma_bits_per_byte"], 3),
-        "chosen": f"{chosen['family']}, {sizes['layers']} × {sizes['width']}, {chosen['pieces']} pieces",
+        "chosen": f"{chosen['family']}, {sizes['layers']} × {sizes['width']}, {chosen['vocabulary']} pieces",
         "updates": final["step"],
         "seconds": round(final["seconds"]),
     }

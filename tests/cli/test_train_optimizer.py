@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from qkv.api.text_choice import rate_for
+from qkv.api.text_choice import muon_rate
 from qkv.train.optimizers import OPTIMIZERS
 from qkv.train.schedules import SCHEDULES
 from tests.api.corpus import DOCUMENTS
@@ -39,7 +39,7 @@ def test_each_is_taken_with_a_rate_and_decay_that_suit_it(verses: Path, tmp_path
     found = settings(tmp_path / "run")["optimizer"]
     assert found["name"].lower() == name
     rate = found["groups"][0]["initial_lr"]
-    assert rate == pytest.approx({"lion": 2e-4, "adafactor": 1e-2, "muon": rate_for(16)}.get(name, 1e-3))
+    assert rate == pytest.approx({"lion": 2e-4, "adafactor": 1e-2, "muon": muon_rate(16)}.get(name, 1e-3))
     decays = sorted({group["weight_decay"] for group in found["groups"]})
     assert decays == pytest.approx([0.0, 0.1 if name == "muon" else 0.1 * 1e-3 / rate])
 
@@ -101,7 +101,7 @@ def test_a_rate_is_found_drawn_and_suggested(verses: Path, tmp_path: Path) -> No
     assert [path.relative_to(tmp_path) for path in tmp_path.rglob("*")] == [Path("run"), Path("run/config.json")]
 
 
-def test_a_rate_for_pairs(tmp_path: Path) -> None:
+def test_a_muon_rate_pairs(tmp_path: Path) -> None:
     words = write_words(tmp_path / "words.tsv")
     check_suggestion(train(words, tmp_path / "run", "--find-rate", "--optimizer", "lion"))
     assert list(tmp_path.iterdir()) == [words]

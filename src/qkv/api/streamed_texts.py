@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from qkv.data.mixing import shares
-from qkv.data.source import Source, file_size
+from qkv.data.source import Source
 from qkv.data.sources import SHARD_BYTES, sources_of
 from qkv.data.streaming import WINDOW
 from qkv.data.token_folder import is_token_folder, open_tokens
@@ -41,17 +41,6 @@ class StreamedTexts:
             for text in beginning(corpus, 1):
                 return text
         raise QkvError(f"There is no document in {', '.join(self.corpora)}.")
-
-    @property
-    def size(self) -> int:
-        """About how many bytes of text there are, as far as names of files tell; a token of a shard takes as many."""
-        found = 0
-        for corpus in self.corpora.values():
-            if isinstance(corpus, TokenShards):
-                found += sum(file_size(corpus.file(number)) for number in range(len(corpus)))
-            else:
-                found += sum(source.size for source in corpus)
-        return found
 
     def shards(self, tokenizer: TextTokenizer) -> dict[str, TokenShards]:
         """The tokens of each corpus, there or to come."""

@@ -1,8 +1,8 @@
-"""What a new language model is and how it learns where nobody says otherwise: chosen by the bytes there are, the budget
-and a measured step, and recorded with the run.
+"""The recipe of a new language model where nobody says otherwise: chosen by the bytes of text, the budget and a timed
+step, and recorded with the run.
 
-A person's first training is on a few megabytes, on a CPU, for minutes. There a model has to be so small that it sees
-more tokens than it has weights, and its vocabulary so small that most of the work is not the last matrix.
+A person's first training is on a few megabytes, on a CPU, for minutes. Then a model must be so small that it sees
+several tokens for each parameter, and its vocabulary so small that the last matrix is not most of the work.
 """
 
 from __future__ import annotations
@@ -35,115 +35,117 @@ from qkv.train.parallel.world import current_world
 from qkv.train.rehearsal import step_speed
 from qkv.train.settings import TrainSettings
 
-FAMILY = "qwen3"  # whose queries and keys are normed, so that it learns fast
-PLAIN_FAMILY = "gpt2"  # which has custom kernels on a GPU, and goes with every attention and every way of sharing work
-HIDDEN = {"gpt2": 4, "llama": 3, "qwen3": 3}  # times the width: of families whose models are chosen by size
-# Widths that a model may have, with its layers.
-DEPTHS = {64: 4, 96: 4, 128: 4, 192: 5, 256: 6, 384: 8, 512: 10, 768: 12}
-TOKENS_FOR_A_WEIGHT = 5.0  # that a model sees of texts, for each weight of its blocks
-BYTES_A_TOKEN = 3.0  # about; of English in 1,000 pieces 2.6, in 4,096 3.3
-# Powers of 2.
-PIECES_FOR_A_ROOT, PIECES_FOR_A_WIDTH = 2.2, 64  # of the bytes of the text; of the width of a model
-LEAST_PIECES, MOST_PIECES = 9, 15
-READINGS = 10  # of the texts, at most: later ones teach by heart
-DROPOUTS = {2.0: 0.0, 5.0: 0.1, math.inf: 0.3}  # of models that read each text so often at most
+# LOG.md has the runs that these numbers come from.
+FAMILY = "qwen3"  # normalised queries and keys: it learns faster than a Llama or a GPT-2
+PLAIN_FAMILY = "gpt2"  # has custom kernels on a GPU, and goes with every --attention and every --parallel
+HIDDEN = {"gpt2": 4, "llama": 3, "qwen3": 3}  # times the width; families that are scaled here, others have one size
+LAYERS = {64: 4, 96: 4, 128: 4, 192: 5, 256: 6, 384: 8, 512: 10, 768: 12}  # by width
+TOKENS_PER_PARAMETER = 5.0  # of the blocks: a model that sees fewer is too large for the budget
+BYTES_PER_TOKEN = 3.0  # of English, with 1,000 pieces 2.6, with 4,096 3.3
+VOCABULARY_PER_ROOT, VOCABULARY_PER_WIDTH = 2.2, 64  # times the root of the bytes; at most so many times the width
+LEAST_VOCABULARY, MOST_VOCABULARY = 9, 15  # powers of 2
+MOST_EPOCHS = 10
+DROPOUTS = {2.0: 0.0, 5.0: 0.1, math.inf: 0.3}  # up to so many epochs
 RATE, RATE_WIDTH = 0.009, 128  # of Muon; it falls with the root of the width
-TABLE_RATE = 3.0  # times that, of embeddings in a short run
-HOLD, RISE_ON_A_GPU = 0.5, 0.05  # shares of a run in which the rate stays, and in which it rises before
-ON_A_GPU = (32, 1024)  # rows and tokens of one, which keep it busy
-ON_A_CPU = (16, 128)
-PACKED_BYTES = 8_000_000  # of the text that a packer is shown first
+ADAMW_FACTOR = 3.0  # times the rate of Muon: for embeddings, in short runs on a CPU
+HOLD, WARM_UP_ON_A_GPU = 0.5, 0.05  # shares of a run
+ROWS_ON_A_GPU, ROWS_ON_A_CPU = (32, 1024), (16, 128)  # rows of a batch, and tokens of a row
+LZMA_BYTES = 8_000_000  # of text that lzma is given first, as many as its dictionary holds
 
 
 @dataclass(frozen=True, kw_only=True)
 class TextChoice:
-    """A new model and its way of learning."""
+    """A new model and how it is trained."""
 
     family: str
-    sizes: Mapping[str, Any]  # but for the vocabulary and the longest text
-    pieces: int
+    sizes: Mapping[str, Any]  # all but vocabulary and positions
+    vocabulary: int
     rows: int
     length: int
-    updates: int  # about so many are made
-    readings: float  # about so often each text is read by then
-    capped: bool  # whether that is as often as it does good, and not all that the budget allows
-    rise: float  # share of the updates in which the rate rises
-    hold: float  # and in which it stays, before it falls to 0
-    beside: float  # times the rate of the matrices, which is that of the rest
+    updates: int  # an estimate
+    epochs: float | None  # an estimate; None where nobody knows how much text there is
+    capped: bool  # whether the budget allows for more epochs than are worth it
+    warm_up: float  # share of the updates in which the rate rises
+    hold: float  # share in which it stays, before it falls to 0
+    adamw_factor: float  # AdamW's rate, as a multiple of Muon's
 
     def record(self) -> dict[str, Any]:
         return asdict(self)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
-    """What a person said of it, or what follows from the rest; None: to be chosen."""
+class Given:
+    """What a person chose; None: nothing."""
 
     family: str | None = None
-    pieces: int | None = None
-    bytes_a_token: float = BYTES_A_TOKEN
+    vocabulary: int | None = None
+    bytes_per_token: float = BYTES_PER_TOKEN
     rows: int | None = None
     length: int | None = None
 
 
-def choose_text_model(text_bytes: int, settings: TrainSettings, asked: Asked, folder: Path | None = None) -> TextChoice:
-    """A model for texts of so many bytes and the budget of the settings, on their device.
+def choose_text_model(
+    text_bytes: int | None, settings: TrainSettings, given: Given, folder: Path | None = None
+) -> TextChoice:
+    """A model for so many bytes of text (None: more than it will read) and the budget and device of the settings.
 
-    It is the largest of its kind that still sees enough tokens for each weight: within the budget, by steps that are
-    taken and timed, and of these texts, which are not read too often. A run that is resumed in a `folder` chose before;
-    ranks are told what the first one chose.
+    It is the largest one that sees enough tokens for each parameter, within the budget and within ten epochs. With a
+    budget in minutes a few updates of each size are timed. A run that is resumed from a `folder` keeps its choice; all
+    ranks get that of the first.
     """
     world = current_world()
     if world.first:
-        found = None if folder is None else recorded(folder)
-        found = found or _chosen(text_bytes, settings, asked)
-    told = world.from_first(json.dumps(found.record()).encode() if world.first and found else None)
-    return TextChoice(**json.loads(told))
+        choice = None if folder is None else recorded(folder)
+        choice = choice or _choose(text_bytes, settings, given)
+    sent = world.from_first(json.dumps(choice.record()).encode() if world.first and choice else None)
+    return TextChoice(**json.loads(sent))
 
 
 def recorded(folder: Path) -> TextChoice | None:
-    """What was chosen when the run of a folder began, if anything was."""
+    """The choice that the run in a folder began with, if it made one."""
     try:
-        told = read_json(folder / "run.json")["settings"][CHOSEN]
-        return TextChoice(**told) if set(told) == {field.name for field in fields(TextChoice)} else None
-    except (QkvError, KeyError, TypeError):  # what is wrong with a run.json is told by who resumes it
+        found = read_json(folder / "run.json")["settings"][CHOSEN]
+        return TextChoice(**found) if set(found) == {field.name for field in fields(TextChoice)} else None
+    except (QkvError, KeyError, TypeError):  # who resumes the run reports what is wrong with its run.json
         return None
 
 
-def _chosen(text_bytes: int, settings: TrainSettings, asked: Asked) -> TextChoice:
-    device, there = settings.torch_device(), text_bytes / asked.bytes_a_token
-    family = asked.family or (FAMILY if device.type == "cpu" else PLAIN_FAMILY)
-    family_of_texts(family)  # or it is refused
-    rows, length = ON_A_CPU if device.type == "cpu" else ON_A_GPU
-    rows, length = asked.rows or rows, asked.length or length
+def _choose(text_bytes: int | None, settings: TrainSettings, given: Given) -> TextChoice:
+    on_cpu, ranks = settings.torch_device().type == "cpu", current_world().size
+    family = given.family or (FAMILY if on_cpu else PLAIN_FAMILY)
+    family_of_texts(family)  # refuses what is no language model
+    rows, length = ROWS_ON_A_CPU if on_cpu else ROWS_ON_A_GPU
+    rows, length = given.rows or rows, given.length or length
+    epoch = math.inf if text_bytes is None else max(1, text_bytes) / given.bytes_per_token  # in tokens
     best: _Candidate | None = None
-    seen = math.inf  # tokens that the best one is trained on within the budget
+    tokens = math.inf  # that the best one sees within the budget
     for sizes in _sizes_of(family):
-        pieces = asked.pieces or pieces_for(text_bytes, sizes["width"])
-        larger = _Candidate(family, sizes, pieces, rows, length)
-        enough = TOKENS_FOR_A_WEIGHT * larger.weights
-        if best is not None and enough > min(READINGS * there, seen * best.work / larger.work):
+        vocabulary = given.vocabulary or vocabulary_for(text_bytes, sizes["width"])
+        candidate = _Candidate(family, sizes, vocabulary, rows, length)
+        enough = TOKENS_PER_PARAMETER * candidate.parameters
+        # What is certainly too large is not timed.
+        if best is not None and enough > min(MOST_EPOCHS * epoch, tokens * best.work / candidate.work):
             break
-        trained_on = larger.tokens_within(settings)
-        if best is not None and enough > trained_on:
+        within_budget = candidate.tokens_within(settings)
+        if best is not None and enough > within_budget:
             break
-        best, seen = larger, trained_on
+        best, tokens = candidate, within_budget
     assert best is not None
-    capped = settings.steps is None and seen > READINGS * there
-    seen = READINGS * there if capped else seen
-    dropout = next(DROPOUTS[most] for most in DROPOUTS if seen <= most * there)
+    capped = settings.steps is None and tokens > MOST_EPOCHS * epoch
+    tokens = MOST_EPOCHS * epoch if capped else tokens
+    dropout = next(DROPOUTS[epochs] for epochs in DROPOUTS if tokens <= epochs * epoch)
     return TextChoice(
         family=family,
         sizes={**best.sizes, **dict.fromkeys(_dropouts(family), dropout)},
-        pieces=best.pieces,
+        vocabulary=best.vocabulary,
         rows=rows,
         length=length,
-        updates=max(1, round(seen / (rows * length * current_world().size))),
-        readings=seen / there,
+        updates=max(1, round(tokens / (rows * length * ranks))),
+        epochs=None if text_bytes is None else tokens / epoch,
         capped=capped,
-        rise=0.0 if device.type == "cpu" else RISE_ON_A_GPU,
+        warm_up=0.0 if on_cpu else WARM_UP_ON_A_GPU,
         hold=HOLD,
-        beside=TABLE_RATE if device.type == "cpu" else 1.0,
+        adamw_factor=ADAMW_FACTOR if on_cpu else 1.0,
     )
 
 
@@ -151,51 +153,51 @@ def _chosen(text_bytes: int, settings: TrainSettings, asked: Asked) -> TextChoic
 class _Candidate:
     family: str
     sizes: Mapping[str, Any]
-    pieces: int
+    vocabulary: int
     rows: int
     length: int
 
     @cached_property
-    def weights(self) -> int:
-        """Of the blocks, where a model computes."""
+    def parameters(self) -> int:
+        """Of the blocks."""
         with torch.device("meta"), Unfilled():
-            return parameters_of(self._built().stack)
+            return parameters_of(self._build().stack)
 
     @property
     def work(self) -> int:
-        """What a token takes, up to a factor."""
-        return self.weights + int(self.sizes["width"]) * self.pieces
+        """Proportional to the operations of a token."""
+        return self.parameters + int(self.sizes["width"]) * self.vocabulary
 
     def tokens_within(self, settings: TrainSettings) -> float:
-        """That all ranks train on; by the time that updates take on tokens drawn at random, if minutes count."""
+        """Tokens that all ranks train on. With a budget in minutes a few updates are timed, on random tokens."""
         ranks, steps = current_world().size, settings.steps
         most = math.inf if steps is None else float(steps * self.rows * self.length * ranks)
         if settings.minutes is None:
             return most
-        model = self._built().to(settings.torch_device())
-        ids = torch.randint(self.pieces, (self.rows, self.length + 1))
+        model = self._build().to(settings.torch_device())
+        ids = torch.randint(self.vocabulary, (self.rows, self.length + 1))
         count = self.rows * self.length
         batch = LanguageBatch(ids, torch.ones_like(ids), packed=False, predicted=count, bytes=count)
         speed = step_speed(model, LanguageLoss(), batch, settings, muon(model)).tokens_per_second
         return min(most, 60 * settings.minutes * speed * ranks)
 
-    def _built(self) -> TextModel:
-        sizes = find_family(self.family).sizes({**self.sizes, "vocabulary": self.pieces, "positions": self.length})
+    def _build(self) -> TextModel:
+        sizes = find_family(self.family).sizes({**self.sizes, "vocabulary": self.vocabulary, "positions": self.length})
         model: TextModel = build(self.family, sizes, HeadChoice("language"))
         return model
 
 
 def _sizes_of(family: str) -> Iterator[dict[str, Any]]:
-    """Ever larger models; of some families only one."""
+    """Ever larger sizes of a family that is scaled here; the one that others have."""
     if family not in HIDDEN:
         yield {name: value for name, value in named_sizes(find_family(family), DESK).items() if name != "positions"}
         return
-    for width, layers in DEPTHS.items():
+    for width, layers in LAYERS.items():
         yield {**proportions(family, width), "layers": layers}
 
 
 def proportions(family: str, width: int, heads: int | None = None) -> dict[str, Any]:
-    """The sizes that follow from a width, in a family whose models are chosen by size."""
+    """The sizes that follow from a width, in a family that is scaled here."""
     heads = heads or max(1, width // (32 if width <= 256 else 64))
     values = {
         "width": width,
@@ -209,36 +211,37 @@ def proportions(family: str, width: int, heads: int | None = None) -> dict[str, 
     return {name: value for name, value in values.items() if name in known}
 
 
-def rate_for(width: int) -> float:
-    """Of Muon."""
+def muon_rate(width: int) -> float:
     return RATE * math.sqrt(RATE_WIDTH / width)
 
 
 def _dropouts(family: str) -> list[str]:
-    """The sizes that say how much drops out, but for that of heads, which language models do not have."""
+    """The dropouts of a family. That of heads is left out: language models have none there."""
     names = [field.name for field in fields(find_family(family).sizes_type)]
     return [name for name in names if "dropout" in name and name != "head_dropout"]
 
 
-def pieces_for(text_bytes: int, width: int) -> int:
-    """Of a vocabulary: the more text the more, but no matrix of them that outweighs the blocks of a narrow model."""
-    suits = round(math.log2(PIECES_FOR_A_ROOT * math.sqrt(max(1, text_bytes))))
-    most = math.floor(math.log2(PIECES_FOR_A_WIDTH * width))
-    return int(2 ** max(LEAST_PIECES, min(suits, most, MOST_PIECES)))
+def vocabulary_for(text_bytes: int | None, width: int) -> int:
+    """A larger vocabulary for more text, but not for a narrow model, whose last matrix would be most of the work."""
+    most = min(MOST_VOCABULARY, math.floor(math.log2(VOCABULARY_PER_WIDTH * width)))
+    if text_bytes is None:
+        return 2**most
+    power = round(math.log2(VOCABULARY_PER_ROOT * math.sqrt(max(1, text_bytes))))
+    return int(2 ** max(LEAST_VOCABULARY, min(power, most)))
 
 
-def packed_bits_per_byte(shown: Sequence[str], asked: Sequence[str]) -> float:
-    """What `lzma` makes of the texts `asked` once it has packed those that are `shown`: bits for each of their bytes.
+def lzma_bits_per_byte(given: Sequence[str], held_out: Sequence[str]) -> float:
+    """Bits that `lzma` needs for each byte of the held-out texts, after it has compressed the given ones.
 
-    Of both no more than it takes a few seconds to pack.
+    It takes a few seconds: of long texts the last megabytes are compressed.
     """
-    before, behind = _ending(shown, PACKED_BYTES), _ending(asked, PACKED_BYTES // 4)
-    more = len(lzma.compress(before + behind)) - len(lzma.compress(before))
-    return 8 * more / max(1, len(behind))
+    before, after = _last_bytes(given, LZMA_BYTES), _last_bytes(held_out, LZMA_BYTES // 4)
+    more = len(lzma.compress(before + after)) - len(lzma.compress(before))
+    return 8 * more / max(1, len(after))
 
 
-def _ending(texts: Sequence[str], most: int) -> bytes:
-    """The last so many bytes of texts with blank lines between them."""
+def _last_bytes(texts: Sequence[str], most: int) -> bytes:
+    """The end of texts with blank lines between them."""
     found, left = list[bytes](), most
     for text in reversed(texts):
         if left <= 0:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from qkv.cli.groups import with_groups
-from qkv.cli.train_chosen import told_learning
+from qkv.cli.train_chosen import learning_line
 from qkv.cli.train_images_chosen import LINEAR_PROBE, told_asked, told_changes, told_model, told_verdict
 from qkv.cli.train_optimizer import optimizer_in, tell_rate
 from qkv.cli.train_options import (
@@ -140,7 +140,7 @@ def images(data: DataOptions, run: PictureRunOptions, pictures: PictureOptions) 
     how = training_of(run, pictures, rows, found, reader is not None, batch, rate, reporter)
     head, objective = lesson(pictures, run, rows, reader, how.smoothing)
     reporter.say(told_changes(found) if pictures.change == AUTO else told_asked(pictures.change))
-    reporter.say(told_learning(run, str(batch), rate, how.schedule, how.settings))
+    reporter.say(learning_line(run, str(batch), rate, how.schedule, how.settings))
     try:
         trained = train_image_classifier(
             rows,

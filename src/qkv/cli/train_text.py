@@ -25,11 +25,11 @@ from qkv.cli.train_options import (
 from qkv.cli.train_teacher import TeacherOptions, distillation_of, loaded_teacher, student_of_teacher
 from qkv.cli.train_text_chosen import (
     LanguageRunOptions,
-    for_a_known_one,
-    for_a_new_one,
-    packed_beside,
+    new_recipe,
     sizes_in,
-    told_verdict,
+    tuning_recipe,
+    verdict,
+    with_lzma,
 )
 from qkv.errors import QkvError
 
@@ -98,31 +98,33 @@ def lm(
     texts = TextsInMemory(read, valid, corpus.hold_out) if isinstance(read, list) else read
     if model is None:
         plain = attention.attention is not None or bool(run.parallel)
-        how = for_a_new_one(new.family, new.size, tokenizer, run, settings, texts, plain=plain)
+        recipe = new_recipe(new.family, new.size, tokenizer, run, settings, texts, plain=plain)
     else:
-        how = for_a_known_one(tokenizer, run, settings)
-    for line in how.told:
+        recipe = tuning_recipe(tokenizer, run, settings)
+    for line in recipe.messages:
         reporter.say(line)
-    with watched(how.run):
+    with watched(recipe.run):
         writer = train_language_model(
             texts,
             run.out,
             valid=valid,
             hold_out=corpus.hold_out,
             model=model,
-            tokenizer=how.tokenizer,
-            family=how.family,
-            sizes=how.sizes,
+            tokenizer=recipe.tokenizer,
+            family=recipe.family,
+            sizes=recipe.sizes,
             attention=None if model is not None else choice_of(attention),
-            length=how.length,
-            batching=RowCount(how.rows),
-            settings=how.settings,
+            length=recipe.length,
+            batching=RowCount(recipe.rows),
+            settings=recipe.settings,
             objective=with_weights(LanguageLoss(), experts),
             distil=distillation_of(teaching, teacher),
-            optimizer=optimizer_of(how.run, adapt, how.rate, betas=(0.9, 0.95), weight_decay=0.1, **how.more),
-            schedule=how.schedule,
-            evaluate=packed_beside(texts),
-            chosen=how.chosen,
+            optimizer=optimizer_of(
+                recipe.run, adapt, recipe.rate, betas=(0.9, 0.95), weight_decay=0.1, **recipe.optimizer_options
+            ),
+            schedule=recipe.schedule,
+            evaluate=with_lzma(texts),
+            chosen=recipe.chosen,
             reporter=reporter,
             resume=run.resume,
             overwrite=run.overwrite,
@@ -134,7 +136,7 @@ def lm(
         f"qkv run {quoted(run.out, prompt)} --max-tokens {most} --temperature 0.8",
         f"qkv look {quoted(run.out, beginning(first))} --html look.html",
     ]
-    report(run.out, [], seen=True, commands=commands, verdict=told_verdict(read_result(run.out).figures))
+    report(run.out, [], seen=True, commands=commands, verdict=verdict(read_result(run.out).figures))
 
 
 @with_groups

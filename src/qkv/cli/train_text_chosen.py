@@ -1,5 +1,5 @@
-"""What `qkv train lm` chose by the texts, the budget and the machine, in lines that name the options which choose
-otherwise."""
+"""The recipe of `qkv train lm`: what a person chose, what suits the text, the budget and the machine, and the lines
+that say so and name the options for another choice."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from qkv.cli.train_chosen import counted, told_learning
+from qkv.cli.train_chosen import counted, learning_line
 from qkv.cli.train_options import RunOptions, schedule_of, warmup_of
 
 if TYPE_CHECKING:
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
     Texts = TextsInMemory | StreamedTexts
     Tokenizer = NewTokenizer | TextTokenizer
 
-PACKED = "lzma_bits_per_byte"  # a figure of the held-out texts
-NEW_RATE = 1e-3  # of AdamW
+LZMA = "lzma_bits_per_byte"  # beside bits_per_byte, among the figures of the held-out texts
+ADAMW_RATE = 1e-3  # of a new model
 TUNED_ROWS, TUNED_LENGTH, TUNED_RATE = 16, 256, 1e-4  # of a model that is trained further
-LETTERS = ("bytes", "characters")  # kinds of tokenizer whose tokens are about a byte
+ONE_BYTE = ("bytes", "characters")  # tokenizers with about one byte a token
 
 
 @dataclass(frozen=True, kw_only=True)
 class LanguageRunOptions(RunOptions):
-    # What suits a new model is chosen where nothing is said.
+    # None: chosen by the text, the budget and the machine.
     optimizer: Annotated[
         str | None, typer.Option(help="adamw, adamw8bit, muon, lion or adafactor; muon, or adamw with --model.")
     ] = None  # type: ignore[assignment]
@@ -45,34 +45,34 @@ class LanguageRunOptions(RunOptions):
 
 
 @dataclass(frozen=True)
-class HowLearned:
-    """A language model and how it learns."""
+class LanguageRecipe:
+    """A language model and how it is trained."""
 
-    tokenizer: "Tokenizer | None"  # None: that of texts which are cut already
-    run: RunOptions  # with what was chosen where nothing was said
+    tokenizer: "Tokenizer | None"  # None: that of texts which are tokenised already
+    run: RunOptions  # complete
     settings: "TrainSettings"
     rows: int
     length: int
-    rate: float  # that suits AdamW
+    rate: float  # for AdamW; other optimizers take their share of it
     schedule: "Schedule"
     family: str = "gpt2"
     sizes: "Sizes" = "desk"
-    more: Mapping[str, Any] = field(default_factory=dict)  # of the optimizer
-    chosen: Mapping[str, Any] | None = None
-    told: Sequence[str] = ()
+    optimizer_options: Mapping[str, Any] = field(default_factory=dict)
+    chosen: Mapping[str, Any] | None = None  # for the record of the run
+    messages: Sequence[str] = ()
 
 
-def for_a_known_one(tokenizer: "Tokenizer | None", run: RunOptions, settings: "TrainSettings") -> HowLearned:
-    """A model that is trained further."""
+def tuning_recipe(tokenizer: "Tokenizer | None", run: RunOptions, settings: "TrainSettings") -> LanguageRecipe:
+    """For a model that is trained further."""
     from qkv.train.schedules import Cosine
 
     rows, length = run.batch_rows or TUNED_ROWS, run.length or TUNED_LENGTH
     run = replace(run, optimizer=run.optimizer or "adamw", batch_rows=rows)
     schedule = schedule_of(run, Cosine(warmup=warmup_of(run), floor=0.1))
-    return HowLearned(tokenizer, run, settings, rows, length, TUNED_RATE, schedule)
+    return LanguageRecipe(tokenizer, run, settings, rows, length, TUNED_RATE, schedule)
 
 
-def for_a_new_one(
+def new_recipe(
     family: str | None,
     size: str | None,
     tokenizer: "Tokenizer | None",
@@ -81,37 +81,38 @@ def for_a_new_one(
     texts: "Texts",
     *,
     plain: bool,
-) -> HowLearned:
-    """What was asked for, and what suits the texts, the budget and the machine where nothing was.
+) -> LanguageRecipe:
+    """For a new model: what was given, and what suits the text, the budget and the machine.
 
-    `plain`: of the family whose parts everything else of the command knows. So is one with sizes of that alone.
+    `plain`: take the family that every other option goes with; so do sizes that no other family has.
     """
     from qkv.api.choices import NewTokenizer
     from qkv.api.streamed_texts import StreamedTexts
-    from qkv.api.text_choice import BYTES_A_TOKEN, FAMILY, PLAIN_FAMILY, Asked, choose_text_model, rate_for
+    from qkv.api.text_choice import BYTES_PER_TOKEN, FAMILY, PLAIN_FAMILY, Given, choose_text_model, muon_rate
     from qkv.train.schedules import TriStage
 
-    there = tokenizer or (texts.tokenizer if isinstance(texts, StreamedTexts) else None)
-    pieces = None if there is None else there.vocabulary if isinstance(there, NewTokenizer) else there.size
-    letters = isinstance(there, NewTokenizer) and there.kind in LETTERS
-    asked = Asked(
+    if isinstance(texts, StreamedTexts):  # meant to be more than is read
+        own, text_bytes = tokenizer or texts.tokenizer, None
+    else:
+        own, text_bytes = tokenizer, sum(len(text.encode()) for text in texts.to_train)
+    vocabulary = None if own is None else own.vocabulary if isinstance(own, NewTokenizer) else own.size
+    given = Given(
         family=family or (PLAIN_FAMILY if plain or not has_sizes(FAMILY, size or "") else None),
-        pieces=pieces,
-        bytes_a_token=1.0 if letters else BYTES_A_TOKEN,
+        vocabulary=vocabulary,
+        bytes_per_token=1.0 if isinstance(own, NewTokenizer) and own.kind in ONE_BYTE else BYTES_PER_TOKEN,
         rows=run.batch_rows,
         length=run.length,
     )
-    text_bytes = size_of_texts(texts)
-    choice = choose_text_model(text_bytes, settings, asked, run.out if run.resume else None)
-    sizes = choice.sizes if size is None else sizes_in(choice.family, size, choice.length, suits(choice, size))
+    choice = choose_text_model(text_bytes, settings, given, run.out if run.resume else None)
+    sizes = choice.sizes if size is None else sizes_in(choice.family, size, choice.length, rescaled(choice, size))
     if choice.capped:
         settings = replace(settings, steps=choice.updates)
     run = replace(run, optimizer=run.optimizer or "muon", batch_rows=choice.rows)
-    rate = rate_for(sizes["width"]) if run.optimizer == "muon" else NEW_RATE
-    schedule = schedule_of(run, TriStage(rise=choice.rise, hold=choice.hold))
-    cut = "the tokenizer that was asked for" if there is not None else f"{choice.pieces:,} byte-pair pieces"
-    return HowLearned(
-        tokenizer=tokenizer if there is not None else NewTokenizer("bpe", choice.pieces),
+    by_muon = run.optimizer == "muon"
+    rate = muon_rate(sizes["width"]) if by_muon else ADAMW_RATE
+    schedule = schedule_of(run, TriStage(rise=choice.warm_up, hold=choice.hold))
+    return LanguageRecipe(
+        tokenizer=tokenizer if own is not None else NewTokenizer("bpe", choice.vocabulary),
         run=run,
         settings=settings,
         rows=choice.rows,
@@ -120,100 +121,85 @@ def for_a_new_one(
         schedule=schedule,
         family=choice.family,
         sizes=sizes,
-        more={"beside": choice.beside} if run.optimizer == "muon" else {},
+        optimizer_options={"adamw_factor": choice.adamw_factor} if by_muon else {},
         chosen=choice.record(),
-        told=(
-            told_model(choice.family, sizes, cut),
-            told_reading(choice, text_bytes),
-            told_learning(run, f"{choice.rows} rows", rate, schedule, settings),
+        messages=(
+            model_line(choice, sizes, own is None),
+            data_line(choice, text_bytes),
+            learning_line(run, f"{choice.rows} rows", rate, schedule, settings),
         ),
     )
 
 
-def size_of_texts(texts: "Texts") -> int:
-    from qkv.api.streamed_texts import StreamedTexts
-
-    return texts.size if isinstance(texts, StreamedTexts) else sum(len(text.encode()) for text in texts.to_train)
-
-
 def has_sizes(family: str, spelled: str) -> bool:
-    """Whether a family has all sizes that are to be changed."""
+    """Whether a family has all the sizes that are to be changed."""
     from qkv.models.catalogue import find_family
 
     known = {field.name for field in fields(find_family(family).sizes_type)}
     return all(name in known for name, equals, _ in (part.partition("=") for part in spelled.split(",")) if equals)
 
 
-def suits(choice: "TextChoice", spelled: str) -> Mapping[str, Any]:
-    """The size that was chosen; where another width or number of heads is asked for, in its proportions."""
+def rescaled(choice: "TextChoice", spelled: str) -> Mapping[str, Any]:
+    """The chosen sizes, in the proportions of another width or number of heads where one is given."""
     from qkv.api.text_choice import HIDDEN, proportions
 
-    asked = dict(part.partition("=")[::2] for part in spelled.split(","))
-    numbers = {name: int(asked[name]) for name in ("width", "heads") if asked.get(name, "").isdecimal()}
+    given = dict(part.partition("=")[::2] for part in spelled.split(","))
+    numbers = {name: int(given[name]) for name in ("width", "heads") if given.get(name, "").isdecimal()}
     if choice.family not in HIDDEN or not all(numbers.values()):
         return choice.sizes
     return {**choice.sizes, **proportions(choice.family, **{"width": choice.sizes["width"], **numbers})}
 
 
-def sizes_in(family: str, spelled: str, length: int, suits: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """The size that was asked for, or changes of the one that `suits`, by default of the desk size.
+def sizes_in(family: str, spelled: str, length: int, base: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """A size by name, or changes to `base`, by default the desk size.
 
-    A model reads as long texts as it is trained on, or as a published size reads.
+    A model reads rows as long as it is trained on; one of a published size, as long as published.
     """
     from qkv.cli.spellings import sizes_of
 
-    values = sizes_of(family, spelled, base=suits)
+    values = sizes_of(family, spelled, base=base)
     if "positions" in values and "positions=" not in spelled:
         small = spelled.startswith("desk") or "=" in spelled.partition(",")[0]
         values["positions"] = length if small else max(length, values["positions"])
     return values
 
 
-def packed_beside(texts: "Texts") -> Callable[[Any], Mapping[str, float]] | None:
-    """What `lzma` makes of the held-out texts once it was shown the others; None where these stay on disk."""
+def with_lzma(texts: "Texts") -> Callable[[Any], Mapping[str, float]] | None:
+    """An evaluation that adds what lzma needs for the held-out texts; None for texts on disk."""
     from qkv.api.language_data import TextsInMemory
-    from qkv.api.text_choice import packed_bits_per_byte
+    from qkv.api.text_choice import lzma_bits_per_byte
 
     if not isinstance(texts, TextsInMemory) or not texts.to_validate:
         return None
-    score = cache(lambda: packed_bits_per_byte(texts.to_train, texts.to_validate))
-    return lambda _: {PACKED: score()}
+    score = cache(lambda: lzma_bits_per_byte(texts.to_train, texts.to_validate))
+    return lambda _: {LZMA: score()}
 
 
-def told_model(family: str, sizes: Mapping[str, Any], tokenizer: str) -> str:
-    drops = f", dropout {sizes['dropout']:g}" if sizes.get("dropout") else ""
-    return (
-        f"Model: a new {family}, {counted(sizes['layers'], 'layer')} of width {sizes['width']}{drops}; {tokenizer} "
-        "(--family, --size, --tokenizer)."
-    )
+def model_line(choice: "TextChoice", sizes: Mapping[str, Any], new_tokenizer: bool) -> str:
+    dropout = f", dropout {sizes['dropout']:g}" if sizes.get("dropout") else ""
+    vocabulary = f"a byte-pair vocabulary of {choice.vocabulary:,}" if new_tokenizer else "the given tokenizer"
+    layers = f"{counted(sizes['layers'], 'layer')} of width {sizes['width']}"
+    return f"Model: a new {choice.family}, {layers}{dropout}; {vocabulary} (--family, --size, --tokenizer)."
 
 
-def told_reading(choice: "TextChoice", text_bytes: int) -> str:
-    """How much of the texts a training gets to see."""
-    times = f"{choice.readings:.2g} times" if choice.readings < 1.95 else f"{choice.readings:,.0f} times"
-    ends = ", which is enough: it ends then" if choice.capped else ""
-    return (
-        f"Reading: {_amount(text_bytes)} of text in rows of {choice.length} tokens; about "
-        f"{counted(choice.updates, 'update')} read it {times}{ends} (--length, --minutes, --steps)."
-    )
-
-
-def told_verdict(figures: Mapping[str, float | None]) -> list[str]:
-    """Whether a model learned more of the language than a packer that is shown the same text."""
-    found, packed = figures.get("bits_per_byte"), figures.get(PACKED)
-    if found is None or packed is None:
-        return []
-    if found < packed:
-        return [
-            f"The model needs {found:.3f} bits for a byte of the held-out text; lzma, shown the rest, {packed:.3f}."
-        ]
-    return [
-        f"The model has learned less than lzma, which needs {packed:.3f} bits for a byte of the held-out text where it "
-        f"needs {found:.3f}: train it longer (--minutes), or give it more text."
-    ]
-
-
-def _amount(size: int) -> str:
+def data_line(choice: "TextChoice", text_bytes: int | None) -> str:
     from qkv.api.texts_on_disk import amount
 
-    return amount(size)
+    text = "Texts on disk" if text_bytes is None else amount(text_bytes)
+    epochs = "" if choice.epochs is None else f", {choice.epochs:.2g} epochs"
+    ends = ", after which more would not help" if choice.capped else ""
+    return (
+        f"Data: {text} in rows of {choice.length} tokens; about {counted(choice.updates, 'update')}{epochs}{ends} "
+        "(--length, --minutes, --steps)."
+    )
+
+
+def verdict(figures: Mapping[str, float | None]) -> list[str]:
+    """Whether the model beats a compressor that was given the same text."""
+    model, compressor = figures.get("bits_per_byte"), figures.get(LZMA)
+    if model is None or compressor is None:
+        return []
+    needs = f"{model:.3f} bits for each byte of the held-out text; lzma, given the same text, needs {compressor:.3f}"
+    if model < compressor:
+        return [f"The model needs {needs}."]
+    return [f"The model needs {needs}, so it learned little: train longer (--minutes) or give more text."]

@@ -120,12 +120,12 @@ def test_matrices_of_the_stack_are_muons_and_the_rest_is_adamws() -> None:
     assert hidden_matrices(model) == taken.keys()
 
 
-def test_what_is_beside_the_matrices_may_learn_faster_layer_by_layer_too() -> None:
+def test_adamw_may_have_a_multiple_of_the_rate_of_muon_also_layer_by_layer() -> None:
     model = small_gpt2(tied=False)
     for rates in (None, LayerwiseRates(0.5)):
         plain = muon(model, learning_rate=0.01, rates=rates)
-        groups = muon(model, learning_rate=0.01, rates=rates, beside=3.0).param_groups
-        assert groups[0]["pieces"] is not None  # whose rate a run reports
+        groups = muon(model, learning_rate=0.01, rates=rates, adamw_factor=3.0).param_groups
+        assert rates is not None or groups[0]["pieces"] is not None  # the first group's rate is what a run reports
         for group, usual in zip(groups, plain.param_groups, strict=True):
             assert group["lr"] == pytest.approx(usual["lr"] * (3 if group["pieces"] is None else 1))
 

@@ -143,10 +143,10 @@ def muon(
     decays: DecayRule = decay_matrices,
     rates: RateRule | None = None,
     matrices: MatrixRule = hidden_matrices,
-    beside: float = 1.0,
+    adamw_factor: float = 1.0,
 ) -> Muon:
-    """Muon for the matrices of the stacks, AdamW (`betas`, `epsilon`) for embeddings, heads, norms and biases, at so
-    many times the rate as `beside` says.
+    """Muon for the matrices of the stacks, AdamW (`betas`, `epsilon`) for embeddings, heads, norms and biases, the
+    latter at `adamw_factor` times the rate.
 
     DIFFERS [jordan2024]: updates have the size that AdamW's have, by which its rates and decay can be kept. [liu2025]
     """
@@ -160,9 +160,9 @@ def muon(
     groups = cut_groups(model, groups, lambda owner, name, _: {"pieces": _pieces(owner) if name in chosen else None})
     if rates is not None:
         groups = rate_groups(model, groups, learning_rate, rates)
-    if beside != 1:
+    if adamw_factor != 1:
         groups = [
-            {**group, "lr": group.get("lr", learning_rate) * (beside if group["pieces"] is None else 1)}
+            {**group, "lr": group.get("lr", learning_rate) * (adamw_factor if group["pieces"] is None else 1)}
             for group in groups
         ]
     return Muon(groups, lr=learning_rate, momentum=momentum, betas=betas, eps=epsilon)
