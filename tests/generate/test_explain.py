@@ -9,7 +9,7 @@ from qkv.generate import prepare as preparing
 from qkv.generate.explain import explain
 from qkv.generate.prepare import can_prepare
 from qkv.parts import cpu
-from tests.generate.test_guarded import small
+from tests.generate.test_guarded import small, with_window
 
 
 @pytest.fixture(autouse=True)
@@ -32,6 +32,13 @@ def test_a_model_that_is_known_says_so_and_one_that_is_not_names_what_was_not_un
 def test_of_qwen3_the_norms_of_queries_and_keys_are_named() -> None:
     said = explain(small("qwen3"))
     assert "query_norm is a RMSNorm" in said
+
+
+def test_windows_are_named_behind_which_faster_ways_were_tried() -> None:
+    model = with_window(700)
+    if not can_prepare(model) or cpu.library() is None:
+        pytest.skip("needs a compiler")
+    assert "tried beside its parts behind a window of 700 tokens" in explain(model)
 
 
 def test_a_model_that_reads_says_nothing_of_steps() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import deepcopy
@@ -13,14 +14,20 @@ import torch
 from torch import Tensor, nn
 
 from qkv.errors import QkvWarning
+from qkv.generate import bound, known
 from qkv.generate import prepare as preparing
+from qkv.generate.bound import disagreement_of_stacks
 from qkv.generate.continuation import FromPrompts
+from qkv.generate.residual_steps import AttentionStep
 from qkv.models.catalogue import FAMILIES, build
 from qkv.models.head_choice import HeadChoice
-from qkv.parts import cpu_maps, spec
+from qkv.models.llama import LlamaSizes
+from qkv.parts import agreement, cpu_maps, spec
 from qkv.parts import in_place as places
+from qkv.parts.attention.attention import Attention
 from qkv.parts.attention.kernels.exact import exact
 from qkv.parts.attention.visibility import Causal, Window
+from qkv.parts.position import Rotary
 from tests.models.small import perturb
 
 IDS = torch.randint(0, 23, (2, 9), generator=torch.Generator().manual_seed(0))
@@ -58,10 +65,10 @@ def for_small_models_too(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, name, 1)
 
 
-def by_parts(model: Any) -> Tensor:
+def by_parts(model: Any, ids: Tensor = IDS) -> Tensor:
     """Logits as the parts are written: with gradients asked for, nobody takes another way on a CPU."""
     with torch.enable_grad():
-        return model(IDS).detach()
+        return model(ids).detach()
 
 
 @torch.no_grad()
@@ -235,3 +242,111 @@ def test_blocks_in_place_that_are_wrong_are_found_and_left(monkeypatch: pytest.M
         pytest.skip("no custom kernels for rows on this processor")
     with pytest.warns(QkvWarning, match="not used here"):
         torch.testing.assert_close(encoded(model), expected, atol=2e-4, rtol=1e-4)
+
+
+def with_window(window: int) -> Any:
+    torch.manual_seed(0)
+    sizes = {"vocabulary": 23, "positions": 6000, "width": 32, "hidden": 48, "heads": 2, "layers": 2}
+    model = build("llama", LlamaSizes(key_value_heads=1, window=window, **sizes), HeadChoice("language")).eval()
+    perturb(model)
+    return model
+
+
+def text(length: int) -> Tensor:
+    return torch.randint(0, 23, (1, length), generator=torch.Generator().manual_seed(1))
+
+
+@pytest.mark.parametrize("window", [4, 700, 5000])
+def test_a_model_with_a_window_is_made_ready_and_decodes_as_its_parts_do(window: int) -> None:
+    model, ids = with_window(window), text(window + 9)
+    expected = by_parts(model, ids)
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("error")
+        prepared = preparing.prepare(model)
+        assert prepared is not model
+        rows = FromPrompts(prepared, ids[:, :-3].tolist(), most=9)
+        logits = [rows.begin()]
+        logits += [rows.advance(ids[:, [place]]) for place in range(window + 6, window + 9)]
+    torch.testing.assert_close(torch.stack(logits, 1), expected[:, -4:], atol=2e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("window", [4, 700, 5000])
+def test_steps_that_lose_a_window_are_refused(window: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = with_window(window)
+    sees_all = spec.Known(Attention, known._HEADS, visibility=spec.anything, rotary=(Rotary,))
+    for name in ("STEPS", "STACK"):
+        monkeypatch.setattr(preparing, name, getattr(known, name).and_also(sees_all))
+    if not any(isinstance(each, AttentionStep) for each in made_ready(model, monkeypatch).modules()):
+        pytest.skip("needs a compiler")
+    monkeypatch.setattr(agreement, "refused", [])
+    with pytest.warns(QkvWarning, match="gave other answers"):
+        assert preparing.prepare(model) is model
+
+
+def made_ready(model: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """What would be, untried."""
+    with monkeypatch.context() as within:
+        within.setattr(preparing, "disagreement_of_stacks", lambda *_: None)
+        return preparing.prepare(model)
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("window", [40, 700, 5000])
+@pytest.mark.parametrize("other", ["none", "one more", "one less", "half"])
+@torch.no_grad()
+def test_a_window_of_another_size_is_told_from_the_own(
+    window: int, other: str, kind: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = with_window(window).to(kind)
+    ready = made_ready(model, monkeypatch)
+    if ready is model:
+        pytest.skip("nothing packs matrices of this type on this processor")
+    assert disagreement_of_stacks(model.stack, ready.stack) is None
+    found = {"none": 10**6, "one more": window + 1, "one less": window - 1, "half": window // 2}[other]
+    for each in ready.modules():
+        if isinstance(each, Attention):
+            each.visibility = Causal() & Window(found)
+    assert disagreement_of_stacks(model.stack, ready.stack) is not None
+
+
+def test_a_window_too_wide_to_be_tried_leaves_a_model_to_its_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = with_window(700)
+    monkeypatch.setattr(bound, "MOST", 1 << 16)
+    monkeypatch.setattr(agreement, "refused", [])
+    with pytest.warns(QkvWarning, match="window of 700 tokens is wider than is tried"):
+        assert preparing.prepare(model) is model
+
+
+@pytest.mark.parametrize(("window", "length"), [(12, 30), (700, 1000), (5000, 5600)])
+@torch.no_grad()
+def test_blocks_in_place_that_lose_a_window_are_found_when_rows_pass_it(
+    window: int, length: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = with_window(window)
+    plan = places.plan_of(model.stack.blocks, torch.zeros(1, 9, 32))
+    if plan is None or not plan.own:
+        pytest.skip("no custom kernels for rows on this processor")
+    expected = by_parts(model, text(length))
+    torch.testing.assert_close(model(text(length)), expected, atol=2e-4, rtol=1e-4)  # by blocks in place
+    assert [*plan.tried.values()] == [True]
+    plan.tried.clear()
+    right = places._hidden
+
+    def sees_all(stream: Tensor, step: Any, *given: Any) -> Any:
+        own = step.mixer.__dict__.get("visibility")
+        if own is not None:
+            step.mixer.__dict__["visibility"] = Causal()
+        try:
+            return right(stream, step, *given)
+        finally:
+            if own is not None:
+                step.mixer.__dict__["visibility"] = own
+
+    monkeypatch.setattr(places, "_hidden", sees_all)
+    monkeypatch.setattr(agreement, "refused", [])
+    if window > 9:
+        few = text(9)
+        torch.testing.assert_close(model(few), by_parts(model, few), atol=2e-4, rtol=1e-4)
+        assert [*plan.tried.values()] == [True]  # such rows cannot tell
+    with pytest.warns(QkvWarning, match="not used here"):
+        torch.testing.assert_close(model(text(length)), expected, atol=2e-4, rtol=1e-4)

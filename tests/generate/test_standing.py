@@ -1,4 +1,5 @@
 from contextlib import nullcontext
+from typing import Any
 
 import pytest
 import torch
@@ -24,6 +25,9 @@ from qkv.models.gpt2 import GPT2Sizes
 from qkv.models.head_choice import HeadChoice
 from qkv.models.llama import LlamaSizes
 from qkv.models.t5 import T5Sizes
+from qkv.parts import agreement
+from qkv.parts.attention.attention import Attention
+from qkv.parts.attention.visibility import Causal
 from tests.generate.language_models import END, PROMPTS, plain_greedy, small_gpt
 from tests.generate.models import START, small_model, sources
 
@@ -274,9 +278,56 @@ def test_steps_by_custom_kernels_are_tried_beside_the_models_own(times: float) -
     record.plan, record._tried = fused, False  # type: ignore[assignment]
     before = [each.clone() for each in (record.positions, record.cache.place, record.cache.real)]
     with nullcontext() if times == 1.0 else pytest.warns(QkvWarning, match="custom kernels is not used here"):
-        record.try_plan(model)
+        record.try_plan(model, start)
     for each, expected in zip((record.positions, record.cache.place, record.cache.real), before, strict=True):
         assert torch.equal(each, expected)
     assert (record.plan is fused) == (times == 1.0)
-    record.try_plan(model)
+    record.try_plan(model, start)
     assert fused.asked == 1
+
+
+class WithoutWindow(Fused):
+    """Such a step that sees all that stands before a token."""
+
+    def step(self) -> Tensor:
+        attentions: list[Any] = [each for each in self.model.modules() if isinstance(each, Attention)]
+        own = [each.visibility for each in attentions]
+        for each in attentions:
+            each.visibility = Causal()
+        logits = super().step()
+        for each, rule in zip(attentions, own, strict=True):
+            each.visibility = rule
+        return logits
+
+
+@pytest.mark.parametrize(("window", "capacity"), [(20, 64), (62, 64), (700, 1024), (64, 64)])
+@pytest.mark.parametrize("kind", [Fused, WithoutWindow])
+@torch.no_grad()
+def test_custom_kernels_that_lose_a_window_are_found_if_a_record_passes_it(
+    kind: type[Fused], window: int, capacity: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agreement, "refused", [])
+    torch.manual_seed(0)
+    sizes = {"vocabulary": 23, "positions": 1024, "width": 16, "hidden": 24, "heads": 2, "layers": 2}
+    model: Any = build("llama", LlamaSizes(key_value_heads=1, window=window, **sizes), HeadChoice("language")).eval()
+    perturbed(model)
+    rows = FromPrompts(model, [[1, 2, 3], [4, 5]], most=4)
+    rows.begin()
+    start = rows.standpoint()
+    assert start is not None
+    record = Recording(model, start, Shape(2, capacity, 0, 0))
+    record.fill(start)
+    fused = kind(record, model, 1.0)
+    record.plan, record._tried = fused, False  # type: ignore[assignment]
+    rooms = [room for _, pair in record.cache.rooms() for room in pair]
+    state = (record.positions, record.first, record.cache.place, record.cache.real, *rooms)
+    before = [each.clone() for each in state]
+    right = kind is Fused or window >= capacity - 1
+    with nullcontext() if right else pytest.warns(QkvWarning, match="custom kernels is not used here"):
+        record.try_plan(model, start)
+    assert (record.plan is fused) == right
+    length = int(record.cache.place)
+    for number, (each, expected) in enumerate(zip(state, before, strict=True)):
+        same = (each, expected) if number < 4 else (each[:, :, :length], expected[:, :, :length])
+        assert torch.equal(*same)
+        assert bool(each.isfinite().all())

@@ -19,6 +19,8 @@ from qkv.models.head_choice import HeadChoice
 from qkv.models.llama import LlamaSizes
 from qkv.models.qwen3 import Qwen3Sizes
 from qkv.models.vit import ViTSizes
+from qkv.parts import agreement
+from qkv.parts.attention.visibility import Causal
 from qkv.parts.sum_norm import sum_norm
 from qkv.train import streamed
 from qkv.train.compiling import compiled_blocks
@@ -98,6 +100,33 @@ def test_a_stream_is_tried_beside_its_blocks_and_left_where_it_is_wrong(
     monkeypatch.setattr(streamed, "sum_norm", lambda *given: tuple(1.01 * each for each in sum_norm(*given)))
     with in_stream(model), pytest.warns(QkvWarning, match="is not used here"):
         torch.testing.assert_close(model(given), expected)
+
+
+def test_a_stream_that_loses_a_window_is_left_when_rows_pass_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    as_on_a_gpu(monkeypatch)
+    monkeypatch.setattr(agreement, "refused", [])
+    sizes = {"vocabulary": 23, "positions": 64, "width": 16, "hidden": 24, "heads": 2, "layers": 2}
+    model: Any = build("llama", LlamaSizes(key_value_heads=1, window=12, **sizes), HeadChoice("language")).train()
+    perturb(model)
+    ids = torch.randint(0, 23, (2, 40), generator=torch.Generator().manual_seed(0))
+    expected, right = model(ids), streamed._unbiased
+    with warnings.catch_warnings(), in_stream(model):
+        warnings.simplefilter("error")
+        torch.testing.assert_close(model(ids), expected)
+
+    def sees_all(mixer: Any, *given: Any) -> Tensor:
+        own = mixer.__dict__.get("visibility")
+        mixer.__dict__.update({} if own is None else {"visibility": Causal()})
+        try:
+            return right(mixer, *given)
+        finally:
+            mixer.__dict__.update({} if own is None else {"visibility": own})
+
+    monkeypatch.setattr(streamed, "_unbiased", sees_all)
+    with in_stream(model):
+        model(ids[:, :11])  # such rows cannot tell
+        with pytest.warns(QkvWarning, match="is not used here"):
+            torch.testing.assert_close(model(ids), expected)
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from qkv.models.text_model import TextModel
 from qkv.parts.attention.attention import BY_CONTENT, Attention
 from qkv.parts.in_place import ANSWERS, plan_of
 from qkv.parts.modes import answering
+from qkv.parts.past_windows import spans_of
 from qkv.parts.stack import Stack
 
 LIKE = 128  # tokens of a row that ways are asked about
@@ -50,7 +51,8 @@ def _rows(stack: Stack) -> str:
     apart = [BY_CONTENT.refusal(each) for block in blocks for each in block.modules() if type(each) is Attention]
     named = sorted({each for each in apart if each is not None})
     left = f", attention by its own parts ({'; '.join(named)})" if named else ""
-    return f"blocks in place by custom kernels where there are enough tokens{left}."
+    tried = f", tried anew when rows first pass {_windows(plan.spans)}" if plan.spans else ""
+    return f"blocks in place by custom kernels where there are enough tokens{left}{tried}."
 
 
 def _of_steps(model: nn.Module) -> Iterator[str]:
@@ -66,7 +68,7 @@ def _of_steps(model: nn.Module) -> Iterator[str]:
         return
     ready: Any = prepare(model)
     if ready is model:
-        yield "Decoding: its own parts, because packed ones gave other answers."
+        yield "Decoding: its own parts, because packed ones gave other answers, or have a window too wide to try."
         return
     for name, own in model.named_modules():
         if isinstance(own, Stack) and not name.startswith("encoder"):
@@ -88,4 +90,10 @@ def _steps(own: Stack, ready: nn.Module) -> str:
     refused = [*map(STEPS.refusal, steps), STACK.refusal(own)]
     why = "; ".join(dict.fromkeys(each for each in refused if each is not None)) or "no compiler made it"
     left = "the rest by its own parts on packed matrices"
-    return f"{done} of {len(steps)} steps by a compiled program, {left} ({why})."
+    spans = spans_of(own)
+    tried = f"; tried beside its parts behind {_windows(spans)}" if spans else ""
+    return f"{done} of {len(steps)} steps by a compiled program, {left} ({why}){tried}."
+
+
+def _windows(spans: frozenset[int]) -> str:
+    return f"a window of {' and of '.join(map(str, sorted(spans)))} tokens"

@@ -120,7 +120,7 @@ def prepare(model: Decodes) -> Decodes:
             setattr(ready.get_submodule(parent), child, packed)
     for name, stack in model.named_modules():
         if type(stack) is Stack and (why := disagreement_of_stacks(stack, ready.get_submodule(name))) is not None:
-            say_refused("Decoding by packed matrices", f"{name or 'the stack'} gave other answers ({why})")
+            say_refused("Decoding by packed matrices", f"of {name or 'the stack'}, {why}")
             return model
     return ready
 

@@ -17,6 +17,7 @@ from qkv.models.text_model import TextModel
 from qkv.parts.agreement import disagreement, say_refused
 from qkv.parts.attention.standing import FromTheStart, StandingCache
 from qkv.parts.attention.visibility import NotPadding, Tokens
+from qkv.parts.past_windows import fill_past, passed, spans_of
 from qkv.parts.precision import widened
 from qkv.parts.recording import recorded
 from qkv.parts.spec import Unchanged
@@ -90,25 +91,44 @@ class Recording:
         self.first.copy_(self.cache.place - self.positions)
         self.forbidden.zero_()
 
-    def try_plan(self, model: TextModel | EncoderDecoder) -> None:
+    def try_plan(self, model: TextModel | EncoderDecoder, start: Standpoint) -> None:
         """Once, from where it begins: the step by custom kernels beside the model's own, which takes its place where
-        they differ."""
+        they differ. And from its last slot, if that lies behind a window: with other keys and values, so it is filled
+        anew."""
         if self._tried or self.plan is None:
             return
-        self._tried, cache = True, self.cache
+        self._tried, why = True, self._disagreement(model, self.plan)
+        last = self.shape.capacity - 1
+        narrow = passed(spans_of(model), last)
+        if why is None and narrow:
+            self.cache.begin_at(last)
+            self.cache.real[0, 0] = 0
+            self.positions.fill_(last)
+            self.positions[0] -= 1
+            self.first.copy_(last - self.positions)
+            for _, rooms in self.cache.rooms():
+                fill_past(rooms, [each.span for each in narrow], 0, last)
+            why = self._disagreement(model, self.plan)
+            for _, rooms in self.cache.rooms():
+                torch._foreach_zero_(list(rooms))
+            self.fill(start)
+        if why is not None:
+            self.plan = None
+            self.step = recorded(lambda: self._step(model), self.order.device)
+            say_refused("A step of decoding by custom kernels", why)
+
+    def _disagreement(self, model: TextModel | EncoderDecoder, plan: FusedStep) -> str | None:
+        """How far a step by custom kernels is from the model's own; all stays as it was but the slot of the token."""
+        cache = self.cache
         kept = [(each, each.clone()) for each in (self.tokens, self.positions, self.count, cache.place, cache.real)]
-        fast = self.plan.step().clone()
+        fast = plan.step().clone()
         for each, before in kept:
             each.copy_(before)
         cache.begin_step()
         plain = next_logits(model, self.tokens, self.positions, cache, self.memory)
         for each, before in kept:
             each.copy_(before)
-        why = disagreement(_from_mean(fast), _from_mean(plain), rounded=plain.dtype != torch.float32)
-        if why is not None:
-            self.plan = None
-            self.step = recorded(lambda: self._step(model), self.order.device)
-            say_refused("A step of decoding by custom kernels", why)
+        return disagreement(_from_mean(fast), _from_mean(plain), rounded=plain.dtype != torch.float32)
 
     def reorder(self, rows: list[int]) -> None:
         """Row i becomes what row `rows[i]` was."""

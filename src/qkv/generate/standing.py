@@ -198,7 +198,7 @@ class Standing(Continuation):
         shape = shape_of(start, len(tokens))
         self._record = _taken(start, shape)
         self._record.fill(start)
-        self._record.try_plan(start.model)
+        self._record.try_plan(start.model, start)
         self._places, self.rows = list(range(len(tokens))), None
         return self._record
 

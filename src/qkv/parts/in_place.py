@@ -48,6 +48,7 @@ from qkv.parts.cpu_steps import (
 from qkv.parts.feedforward import MLP, GatedMLP, programmed_name
 from qkv.parts.linear import JoinedLinear
 from qkv.parts.norm import LayerNorm, RMSNorm, numbers_of
+from qkv.parts.past_windows import spans_of
 from qkv.parts.precision import widened
 from qkv.parts.product import Norm
 from qkv.parts.programs import is_itself, runs_our_own, unwatched
@@ -93,6 +94,7 @@ class Plan(NamedTuple):
     before: bool  # whether norms come before their mixers
     own: bool  # whether our own program for CPUs does what comes behind the mixers
     keeps: bool  # whether it may keep matrices in panels of its own
+    spans: frozenset[int]  # from how many tokens on a window of one of the blocks hides some
     tried: dict[Any, bool]  # by what stands beside the stream: whether it gave what the blocks give
 
 
@@ -176,7 +178,8 @@ def _new_plan(blocks: list[nn.Module], x: Tensor) -> Plan | None:
     packed = any(isinstance(step.last, PackedModule) for step in steps)  # which nothing else can add
     if packed and not own:
         return None
-    return Plan(steps, wirings == {PreNorm}, own, keeps=own and not packed and _bytes(steps) <= MOST_KEPT, tried={})
+    keeps = own and not packed and _bytes(steps) <= MOST_KEPT
+    return Plan(steps, wirings == {PreNorm}, own, keeps, spans_of(*blocks), tried={})
 
 
 def in_place(plan: Plan, last_norm: nn.Module | None, x: Tensor, ctx: Context, wanted: int | None = None) -> Tensor:

@@ -1,10 +1,13 @@
-"""Blocks in place (`in_place.py`), tried beside the blocks themselves before they are relied on."""
+"""Blocks in place (`in_place.py`), tried beside the blocks themselves before they are relied on.
+
+All of them on a few tokens; and when rows first come that pass a window, each attention that has one on such a row.
+Shorter ones cannot tell whether a window is honoured.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields, is_dataclass, replace
-from typing import Any
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -12,13 +15,15 @@ from torch import Tensor, nn
 from qkv.parts.agreement import ROWS, disagreement, distinct, say_refused, tokens_like
 from qkv.parts.attention.attention import MultiHead
 from qkv.parts.attention.in_line import InLine
-from qkv.parts.attention.visibility import Everything, NotPadding, Rule, SameDocument, Tokens, Window
+from qkv.parts.attention.visibility import Causal, Everything, NotPadding, Rule, SameDocument, Tokens, Window
+from qkv.parts.attention.whole_rows import rules_of
 from qkv.parts.context import Context
 from qkv.parts.cpu_maps import PackedModule
 from qkv.parts.in_place import Plan, in_place, plan_of
+from qkv.parts.past_windows import passed, row_past, spans, spans_of
 from qkv.parts.spec import NotUnderstood
 
-FEWEST, MOST = 9, 520  # tokens of a row; more than the fewest where a window is to be passed
+FEWEST = 9  # tokens of a row
 
 
 def tried_plan(blocks: Sequence[nn.Module], norm: nn.Module | None, x: Tensor, ctx: Context) -> Plan | None:
@@ -26,23 +31,27 @@ def tried_plan(blocks: Sequence[nn.Module], norm: nn.Module | None, x: Tensor, c
     plan = plan_of(blocks, x)
     if plan is None:
         return None
-    rule = ctx.visibility
-    kind = type(ctx.tokens), type(rule), ctx.tokens.documents is None, ctx.bias is None, ctx.wanted is None
+    kind = kind_of(ctx, plan.spans)
     if kind not in plan.tried:
-        why = _disagreement(plan, blocks, norm, x, ctx)
+        why = _disagreement(plan, blocks, norm, x, ctx) or _disagreement_past_windows(plan, blocks, x, ctx)
         plan.tried[kind] = why is None
         if why is not None:
             say_refused("A pass over blocks in place", why)
     return plan if plan.tried[kind] else None
 
 
+def kind_of(ctx: Context, own: frozenset[int]) -> tuple[object, ...]:
+    """What rows have in common that one trial is enough for; `own`: the spans of blocks."""
+    rule = ctx.visibility
+    far = tuple(each.kind for each in passed(own | spans(rule), ctx.tokens.end))
+    told = rule if spans(rule) else type(rule)
+    return type(ctx.tokens), told, ctx.tokens.documents is None, ctx.bias is None, ctx.wanted is None, far
+
+
 def _disagreement(
     plan: Plan, blocks: Sequence[nn.Module], norm: nn.Module | None, x: Tensor, ctx: Context
 ) -> str | None:
-    try:
-        numbers = distinct(blocks)
-    except NotUnderstood:
-        numbers = [*range(len(blocks))]
+    numbers = _distinct(blocks)
     first = [0]
     for block in blocks:
         first.append(first[-1] + len(block._modules))
@@ -60,47 +69,85 @@ def _disagreement(
         plain = block(plain, small)
     plain = plain if norm is None else norm(plain, small)
     before = read[:, : fast.shape[1]]
-    rounded = any(isinstance(each, PackedModule) for block in own for each in block.modules())
-    return disagreement(fast, plain[:, : fast.shape[1]], before, rounded=rounded)
+    return disagreement(fast, plain[:, : fast.shape[1]], before, rounded=_rounds(own))
 
 
-def _attentions(block: nn.Module) -> list[MultiHead]:
-    return [each for each in block.modules() if isinstance(each, MultiHead)]
+def _disagreement_past_windows(plan: Plan, blocks: Sequence[nn.Module], x: Tensor, ctx: Context) -> str | None:
+    """Each distinct step that has a window which such rows pass, alone: what adds nothing to it would only hide it."""
+    steps = [step for block in blocks for step in block._modules.values() if step is not None]
+    far = [number for number, step in enumerate(steps) if passed(looks(step, ctx), ctx.tokens.end)]
+    for number in [far[each] for each in _distinct([steps[number] for number in far])]:
+        step = steps[number]
+        given = row_past_windows(ctx, step, x)
+        if given is None:
+            continue
+        read, small, size = given
+        fast, plain = in_place(plan._replace(steps=[plan.steps[number]]), None, read, small), step(read, small)
+        for slots in (slice(None), slice(max(0, size - FEWEST), size)):
+            told = (each[:, slots] for each in (fast, plain, read))
+            if (why := disagreement(*told, rounded=_rounds([step]))) is not None:
+                return f"on a row of {size} tokens {why}"
+    return None
 
 
-def _span(rule: Rule) -> int:
-    """Over how many tokens the widest window of a rule looks."""
-    inner: list[Any] = [getattr(rule, each.name) for each in fields(rule)] if is_dataclass(rule) else []
-    own = rule.size * rule.step if isinstance(rule, Window) else 0
-    return max([own, *(_span(each) for each in inner if isinstance(each, Rule))])
+def _distinct(blocks: Sequence[nn.Module]) -> list[int]:
+    try:
+        return distinct(blocks)
+    except NotUnderstood:
+        return [*range(len(blocks))]
 
 
-def small_like(ctx: Context, blocks: Sequence[nn.Module], x: Tensor) -> Context | None:
-    """A small context of the same kind, of rows that pass the windows of these blocks; None: nobody can make one."""
-    attentions = [each for block in blocks for each in _attentions(block)]
-    size = min(MOST, max([FEWEST, *(_span(each.visibility) + 3 for each in attentions)]))
-    small = _rows_like(ctx, size, x.device)
+def _rounds(blocks: Sequence[nn.Module]) -> bool:
+    return any(isinstance(each, PackedModule) for block in blocks for each in block.modules())
+
+
+def looks(step: nn.Module, ctx: Context) -> frozenset[int]:
+    """From how many tokens on a step hides some, which has an attention."""
+    return spans_of(step) | spans(ctx.visibility) if _attentions([step]) else frozenset()
+
+
+def _attentions(blocks: Sequence[nn.Module]) -> list[MultiHead]:
+    return [each for block in blocks for each in block.modules() if isinstance(each, MultiHead)]
+
+
+def row_past_windows(ctx: Context, step: nn.Module, x: Tensor) -> tuple[Tensor, Context, int] | None:
+    """A row that passes the widest window of a step that such rows pass, and how long it is."""
+    span, size = passed(looks(step, ctx), ctx.tokens.end)[-1]
+    small = small_like(ctx, [step], x, size, 1)
+    return None if small is None else (row_past(x, small.tokens.size, size, span), small, size)
+
+
+def small_like(
+    ctx: Context, blocks: Sequence[nn.Module], x: Tensor, size: int = FEWEST, rows: int = ROWS
+) -> Context | None:
+    """A small context of the same kind, of rows of so many tokens; None: nobody can make one."""
+    small = _rows_like(ctx, size, rows, x.device)
     if small is None:
         return None
     slots = small.tokens.size
     if ctx.position_vectors is not None:
         small = replace(small, position_vectors=tokens_like(x, slots, x.shape[-1], seed=1))
     if ctx.bias is not None:
-        heads = max((each.heads for each in attentions), default=1)
+        heads = max((each.heads for each in _attentions(blocks)), default=1)
         small = replace(small, bias=tokens_like(ctx.bias, 1, heads, slots, slots, seed=2))
     return small
 
 
-def _rows_like(ctx: Context, size: int, device: torch.device) -> Context | None:
+def _rows_like(ctx: Context, size: int, rows: int, device: torch.device) -> Context | None:
     """A small context of the same kind; None: of a kind that nobody can make."""
     if isinstance(ctx.tokens, InLine):
         line = InLine.of([size, 3, 1], device)
-        return Context(tokens=line, visibility=SameDocument(), positions=line.positions)
+        rule = ctx.visibility if _is_known(ctx.visibility) else SameDocument()
+        return Context(tokens=line, visibility=rule, positions=line.positions)
     if type(ctx.tokens) is not Tokens:
         return None
     documents = None
     if ctx.tokens.documents is not None:
-        documents = torch.ones(ROWS, size, dtype=torch.long, device=device)
+        documents = torch.ones(rows, size, dtype=torch.long, device=device)
         documents[0, -2:] = 0
-    known = isinstance(ctx.visibility, Everything | NotPadding | SameDocument)
-    return Context(tokens=Tokens(size, documents=documents), visibility=ctx.visibility if known else NotPadding())
+    rule = ctx.visibility if _is_known(ctx.visibility) else NotPadding()
+    return Context(tokens=Tokens(size, documents=documents), visibility=rule)
+
+
+def _is_known(rule: Rule) -> bool:
+    return all(isinstance(each, Everything | NotPadding | SameDocument | Causal | Window) for each in rules_of(rule))

@@ -37,12 +37,13 @@ from qkv.parts.learned_map import learned_map
 from qkv.parts.linear import JoinedLinear
 from qkv.parts.modes import answering
 from qkv.parts.norm import LayerNorm, RMSNorm
+from qkv.parts.past_windows import passed, spans_of
 from qkv.parts.precision import NarrowCopies, narrow_type
 from qkv.parts.programs import is_counted, is_itself, is_plain_parameter, runs_or_counts
 from qkv.parts.residual import PreNorm
 from qkv.parts.stack import Stack
 from qkv.parts.sum_norm import norm_of_sum, sum_norm
-from qkv.parts.tried import small_like
+from qkv.parts.tried import FEWEST, kind_of, looks, row_past_windows, small_like
 
 NARROW = (torch.bfloat16, torch.float16)
 WIDEST = 4096  # stream, of which a program holds a row, and what it sums
@@ -116,7 +117,7 @@ def streamed(stack: Stack, ways: dict[nn.Module, Inside]) -> Forward:
         if not _is_known(stack, x):
             return Stack.forward(stack, x, ctx)
         ctx = stack.with_bias(ctx)
-        kind = type(ctx.tokens), type(ctx.visibility), ctx.tokens.documents is None, ctx.bias is None, narrow_type(x)
+        kind = *kind_of(ctx, spans_of(stack.blocks)), narrow_type(x)
         if kind not in tried:
             tried[kind] = _agrees(stack, x, ctx)
         if not tried[kind]:
@@ -146,7 +147,10 @@ def _passed(
 
 
 def _agrees(stack: Stack, x: Tensor, ctx: Context) -> bool:
-    """Whether each distinct block gives what its parts give, some tokens and their gradients, without dropout."""
+    """Whether each distinct block gives what its parts give, some tokens and their gradients, without dropout.
+
+    Each step with a window that such rows pass does so once more, alone, on a row as long.
+    """
     if is_counted(x) or (x.is_cuda and torch.cuda.is_current_stream_capturing()):
         return True  # nothing can be compared
     own: list[Any] = [stack.blocks[number] for number in stack.order]
@@ -154,23 +158,42 @@ def _agrees(stack: Stack, x: Tensor, ctx: Context) -> bool:
     small = small_like(ctx, few, x)
     if small is None:
         return True
-    ways: dict[nn.Module, Inside] = {block: MethodType(inside, block) for block in few}
-    read = tokens_like(x, ROWS, small.tokens.size, x.shape[-1]).requires_grad_()
     with answering(stack):
-        fast = _passed(few, stack.norm, ways, read, small, watched=True)
-        plain = read
-        for block in few:
-            plain = block(plain, small)
-        plain = plain if stack.norm is None else stack.norm(plain, small)
-        slope = tokens_like(fast, *fast.shape, seed=3)
-        of_fast, of_plain = (torch.autograd.grad((each * slope).sum(), read)[0] for each in (fast, plain))
-    rounded = narrow_type(x) != torch.float32
-    why = disagreement(fast.detach(), plain.detach(), rounded=rounded) or disagreement(
-        of_fast, of_plain, rounded=rounded
-    )
+        read = tokens_like(x, ROWS, small.tokens.size, x.shape[-1])
+        why = _disagreement(few, stack.norm, read, small)
+        for step in (step for block in few for step in _steps_of(block) if passed(looks(step, ctx), ctx.tokens.end)):
+            given = row_past_windows(ctx, step, x)
+            if why is None and given is not None:
+                read, small, size = given
+                why = _disagreement([Block(step=step)], None, read, small, size)
     if why is not None:
         say_refused("Training with sums left to norms", why)
     return why is None
+
+
+def _disagreement(
+    few: list[Any], norm: nn.Module | None, read: Tensor, small: Context, end: int | None = None
+) -> str | None:
+    """How far answers and gradients are apart; where a row has an `end`, those of the last slots before it too."""
+    read = read.requires_grad_()
+    ways: dict[nn.Module, Inside] = {block: MethodType(inside, block) for block in few}
+    fast = _passed(few, norm, ways, read, small, watched=True)
+    plain = read
+    for block in few:
+        plain = block(plain, small)
+    plain = plain if norm is None else norm(plain, small)
+    slope = tokens_like(fast, *fast.shape, seed=3)
+    of_fast, of_plain = (torch.autograd.grad((each * slope).sum(), read)[0] for each in (fast, plain))
+    before = read.detach() if end is not None else None
+    rounded = narrow_type(read) != torch.float32
+    for slots in (slice(None), *(() if end is None else (slice(max(0, end - FEWEST), end),))):
+        told = fast.detach()[:, slots], plain.detach()[:, slots], None if before is None else before[:, slots]
+        why = disagreement(*told, rounded=rounded) or disagreement(
+            of_fast[:, slots], of_plain[:, slots], rounded=rounded
+        )
+        if why is not None:
+            return why
+    return None
 
 
 def _learns_narrow(x: Tensor, ctx: Context) -> bool:

@@ -8,6 +8,7 @@ Shapes: r rows, h key/value heads, c slots that there is room for, d width of a 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import torch
@@ -95,6 +96,10 @@ class StandingCache(Cache):
 
     def room(self, owner: nn.Module) -> tuple[Tensor, Tensor]:
         return self._steps[owner]
+
+    def rooms(self) -> Iterable[tuple[nn.Module, tuple[Tensor, Tensor]]]:
+        """Of each attention, keys and values of its slots. [r h c d]"""
+        return self._steps.items()
 
     def memory_room(self, owner: nn.Module) -> tuple[Tensor, Tensor]:
         return self._memory[owner]
