@@ -23,7 +23,6 @@ from qkv.parts.context import Context
 from qkv.parts.cpu_maps import PackedJoined, PackedModule
 from qkv.parts.past_windows import BEYOND, fill_past, row_past, spans_of
 from qkv.parts.position import positions_in_documents
-from qkv.parts.spec import NotUnderstood
 from qkv.parts.stack import Stack
 
 READ, STEPS, SOURCES = 3, 2, 4  # tokens read at once, then one at a time, of a memory of so many
@@ -40,10 +39,7 @@ def disagreement_of_stacks(own: Stack, ready: nn.Module) -> str | None:
     changed = [number for number in own.order if _kinds(whole.blocks[number]) != _kinds(own.blocks[number])]
     if not changed:
         return None
-    try:
-        numbers = [changed[each] for each in distinct(own.blocks[number] for number in changed)]
-    except NotUnderstood:  # of which nothing tells whether it is like another
-        numbers = changed
+    numbers = [changed[each] for each in distinct(own.blocks[number] for number in changed)]
     learning = [each for each in own.modules() if each.training]
     for each in learning:
         each.training = False

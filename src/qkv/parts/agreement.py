@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from qkv.errors import QkvWarning
 from qkv.parts.precision import widened
-from qkv.parts.spec import Spec, spec
+from qkv.parts.spec import NotUnderstood, Spec, spec
 
 ROWS = 2
 # Of the root mean square of what steps add to a stream, and of the stream itself: by how much two ways may differ.
@@ -43,10 +43,16 @@ def _size(x: Tensor) -> float:
 
 
 def distinct(blocks: Iterable[nn.Module]) -> list[int]:
-    """The numbers of those blocks that are unlike all before them, but for the numbers in their tensors."""
-    seen: dict[Spec, int] = {}
+    """The numbers of those blocks that are unlike all before them, but for the numbers in their tensors.
+
+    One that is not understood, such as a compiled one, is unlike any other.
+    """
+    seen: dict[Spec | int, int] = {}
     for number, block in enumerate(blocks):
-        seen.setdefault(spec(block), number)
+        try:
+            seen.setdefault(spec(block), number)
+        except NotUnderstood:
+            seen[number] = number
     return list(seen.values())
 
 

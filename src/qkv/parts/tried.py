@@ -21,7 +21,6 @@ from qkv.parts.context import Context
 from qkv.parts.cpu_maps import PackedModule
 from qkv.parts.in_place import Plan, in_place, plan_of
 from qkv.parts.past_windows import passed, row_past, spans, spans_of
-from qkv.parts.spec import NotUnderstood
 
 FEWEST = 9  # tokens of a row
 
@@ -51,7 +50,7 @@ def kind_of(ctx: Context, own: frozenset[int]) -> tuple[object, ...]:
 def _disagreement(
     plan: Plan, blocks: Sequence[nn.Module], norm: nn.Module | None, x: Tensor, ctx: Context
 ) -> str | None:
-    numbers = _distinct(blocks)
+    numbers = distinct(blocks)
     first = [0]
     for block in blocks:
         first.append(first[-1] + len(block._modules))
@@ -76,7 +75,7 @@ def _disagreement_past_windows(plan: Plan, blocks: Sequence[nn.Module], x: Tenso
     """Each distinct step that has a window which such rows pass, alone: what adds nothing to it would only hide it."""
     steps = [step for block in blocks for step in block._modules.values() if step is not None]
     far = [number for number, step in enumerate(steps) if passed(looks(step, ctx), ctx.tokens.end)]
-    for number in [far[each] for each in _distinct([steps[number] for number in far])]:
+    for number in [far[each] for each in distinct([steps[number] for number in far])]:
         step = steps[number]
         given = row_past_windows(ctx, step, x)
         if given is None:
@@ -88,13 +87,6 @@ def _disagreement_past_windows(plan: Plan, blocks: Sequence[nn.Module], x: Tenso
             if (why := disagreement(*told, rounded=_rounds([step]))) is not None:
                 return f"on a row of {size} tokens {why}"
     return None
-
-
-def _distinct(blocks: Sequence[nn.Module]) -> list[int]:
-    try:
-        return distinct(blocks)
-    except NotUnderstood:
-        return [*range(len(blocks))]
 
 
 def _rounds(blocks: Sequence[nn.Module]) -> bool:

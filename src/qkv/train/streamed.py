@@ -180,7 +180,7 @@ def _disagreement(
     fast = _passed(few, norm, ways, read, small, watched=True)
     plain = read
     for block in few:
-        plain = block(plain, small)
+        plain = Block.forward(block, plain, small)  # its parts, whoever compiled it
     plain = plain if norm is None else norm(plain, small)
     slope = tokens_like(fast, *fast.shape, seed=3)
     of_fast, of_plain = (torch.autograd.grad((each * slope).sum(), read)[0] for each in (fast, plain))

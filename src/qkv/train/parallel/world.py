@@ -39,7 +39,8 @@ class World:
         if self.size == 1:
             return list(numbers)
         sums = torch.tensor(numbers, dtype=torch.float64)
-        dist.all_reduce(sums, group=self.host)
+        with others_may_be_lost(self.rank, self.size):
+            dist.all_reduce(sums, group=self.host)
         return sums.tolist()
 
     def from_first(self, content: bytes | None) -> bytes:
@@ -48,12 +49,13 @@ class World:
             assert content is not None
             return content
         length = torch.tensor([len(content or b"")])
-        dist.broadcast(length, 0, group=self.host)
-        held = torch.empty(int(length), dtype=torch.uint8)
-        if self.first and content:
-            held = torch.frombuffer(bytearray(content), dtype=torch.uint8)
-        if len(held):
-            dist.broadcast(held, 0, group=self.host)
+        with others_may_be_lost(self.rank, self.size):
+            dist.broadcast(length, 0, group=self.host)
+            held = torch.empty(int(length), dtype=torch.uint8)
+            if self.first and content:
+                held = torch.frombuffer(bytearray(content), dtype=torch.uint8)
+            if len(held):
+                dist.broadcast(held, 0, group=self.host)
         return held.numpy().tobytes()
 
     def check_same(self, value: str, what: str) -> None:
