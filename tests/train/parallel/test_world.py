@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from qkv.errors import QkvError
 from qkv.train.parallel.layout import Layout
@@ -41,6 +42,21 @@ def test_a_process_alone_agrees_with_itself() -> None:
     assert world.agree([2.5, 7]) == [2.5, 7]
     assert world.from_first(b"word") == b"word"
     world.check_same("a", "the data")
+
+
+def test_a_rank_that_is_lost_while_others_agree_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before a training begins, too: on what a recipe chose, or a tokenizer."""
+
+    def lost(*_: object, **__: object) -> None:
+        raise RuntimeError("[gloo/transport/tcp/pair.cc:534] Connection closed by peer")
+
+    monkeypatch.setattr(dist, "new_group", lambda **_: None)
+    world = World(rank=1, size=2)
+    for name in ("all_reduce", "broadcast"):
+        monkeypatch.setattr(dist, name, lost)
+    for agree in (lambda: world.agree([1.0]), lambda: world.from_first(None), world.wait):
+        with pytest.raises(QkvError, match="Rank 1 lost touch with another"):
+            agree()
 
 
 def met() -> tuple[object, ...]:
