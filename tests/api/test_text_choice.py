@@ -5,6 +5,7 @@ import math
 from pathlib import Path
 
 import pytest
+import torch
 
 from qkv.api import text_choice
 from qkv.api.text_choice import (
@@ -98,6 +99,19 @@ def test_no_model_is_timed_that_cannot_be_chosen(speed: dict[str, float]) -> Non
     speed["operations"] = 1.0
     choose_text_model(LARGE, TrainSettings(minutes=1, device="cpu"), Given())
     assert speed["timed"] == 1
+
+
+@pytest.mark.parametrize("fits", [0, 250_000])
+def test_what_does_not_fit_the_device_is_not_chosen(monkeypatch: pytest.MonkeyPatch, fits: int) -> None:
+    def step_speed(model: torch.nn.Module, *_: object) -> StepSpeed:
+        if sum(parameter.numel() for parameter in model.stack.parameters()) > fits:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return StepSpeed(1e9, None)
+
+    monkeypatch.setattr(text_choice, "step_speed", step_speed)
+    found = choose_text_model(LARGE, TrainSettings(minutes=10, device="cpu"), Given())
+    assert found.sizes["width"] == 64
+    assert (found.updates == 1) == (fits == 0)
 
 
 def test_few_texts_end_a_long_budget_and_drop_out(speed: dict[str, float]) -> None:

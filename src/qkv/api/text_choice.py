@@ -178,7 +178,10 @@ class _Candidate:
         ids = torch.randint(self.vocabulary, (self.rows, self.length + 1))
         count = self.rows * self.length
         batch = LanguageBatch(ids, torch.ones_like(ids), packed=False, predicted=count, bytes=count)
-        speed = step_speed(model, LanguageLoss(), batch, settings, muon(model)).tokens_per_second
+        try:
+            speed = step_speed(model, LanguageLoss(), batch, settings, muon(model)).tokens_per_second
+        except torch.OutOfMemoryError:  # the smallest one is trained in parts of a batch
+            speed = 0.0
         return min(most, 60 * settings.minutes * speed * ranks)
 
     def _build(self) -> TextModel:
