@@ -17,6 +17,7 @@ from qkv.api.text_choice import (
     TOKENS_PER_PARAMETER,
     Given,
     TextChoice,
+    bytes_per_token,
     choose_text_model,
     lzma_bits_per_byte,
     proportions,
@@ -95,6 +96,18 @@ def test_minutes_count_by_steps_that_are_timed(speed: dict[str, float]) -> None:
     assert not long.capped
 
 
+def test_few_texts_bear_a_larger_model_than_a_short_budget(speed: dict[str, float]) -> None:
+    def width(text_bytes: int, minutes: float) -> int:
+        return choose_text_model(text_bytes, TrainSettings(minutes=minutes, device="cpu"), Given()).sizes["width"]
+
+    speed["operations"] = 1e12
+    assert width(20_000, 1_000) == 64
+    assert width(200_000, 1_000) == 96
+    assert width(2_000_000, 1_000) > width(200_000, 1_000)
+    speed["operations"] = 1e6
+    assert width(2_000_000, 1_000) == 64
+
+
 def test_no_model_is_timed_that_cannot_be_chosen(speed: dict[str, float]) -> None:
     speed["operations"] = 1.0
     choose_text_model(LARGE, TrainSettings(minutes=1, device="cpu"), Given())
@@ -119,14 +132,15 @@ def test_few_texts_end_a_long_budget_and_drop_out(speed: dict[str, float]) -> No
     assert found.capped
     assert found.epochs == MOST_EPOCHS
     assert found.sizes["dropout"] > 0
-    assert found.updates == round(MOST_EPOCHS * 20_000 / text_choice.BYTES_PER_TOKEN / (found.rows * found.length))
+    tokens = MOST_EPOCHS * 20_000 / bytes_per_token(found.vocabulary)
+    assert found.updates == round(tokens / (found.rows * found.length))
     assert choose_text_model(LARGE, TrainSettings(minutes=60, device="cpu"), Given()).sizes["dropout"] == 0
 
 
 def test_what_is_asked_for_is_taken() -> None:
     found = by_steps(1e6, 10, family="gpt2", vocabulary=300, rows=3, length=24)
     assert (found.family, found.vocabulary, found.rows, found.length) == ("gpt2", 300, 3, 24)
-    assert found.epochs == pytest.approx(10 * 3 * 24 / (1e6 / text_choice.BYTES_PER_TOKEN))
+    assert found.epochs == pytest.approx(10 * 3 * 24 / (1e6 / bytes_per_token(300)))
     assert by_steps(1e6, 10, family="gpt-neo").sizes["width"] == 256  # the only one that is not published
     with pytest.raises(QkvError, match="pairs of texts"):
         by_steps(1e6, 10, family="transformer")

@@ -40,12 +40,12 @@ FAMILY = "qwen3"  # normalised queries and keys: it learns faster than a Llama o
 PLAIN_FAMILY = "gpt2"  # has custom kernels on a GPU, and goes with every --attention and every --parallel
 HIDDEN = {"gpt2": 4, "llama": 3, "qwen3": 3}  # times the width; families that are scaled here, others have one size
 LAYERS = {64: 4, 96: 4, 128: 4, 192: 5, 256: 6, 384: 8, 512: 10, 768: 12}  # by width
-TOKENS_PER_PARAMETER = 5.0  # of the blocks: a model that sees fewer is too large for the budget
-BYTES_PER_TOKEN = 3.0  # of English, with 1,000 pieces 2.6, with 4,096 3.3
+# Of the blocks: a model that sees fewer tokens for each is too large. Few texts, with dropout, bear a larger one.
+TOKENS_PER_PARAMETER, TOKENS_PER_PARAMETER_OF_FEW_TEXTS = 5.0, 1.3
 VOCABULARY_PER_ROOT, VOCABULARY_PER_WIDTH = 2.2, 64  # times the root of the bytes; at most so many times the width
 LEAST_VOCABULARY, MOST_VOCABULARY = 9, 15  # powers of 2
-MOST_EPOCHS = 10
-DROPOUTS = {2.0: 0.0, 5.0: 0.1, math.inf: 0.3}  # up to so many epochs
+MOST_EPOCHS = 11
+DROPOUTS = {4.0: 0.0, 7.0: 0.1, math.inf: 0.3}  # up to so many epochs
 RATE, RATE_WIDTH = 0.009, 128  # of Muon; it falls with the root of the width
 ADAMW_FACTOR = 3.0  # times the rate of Muon: for embeddings, in short runs on a CPU
 HOLD, WARM_UP_ON_A_GPU = 0.5, 0.05  # shares of a run
@@ -79,7 +79,7 @@ class Given:
 
     family: str | None = None
     vocabulary: int | None = None
-    bytes_per_token: float = BYTES_PER_TOKEN
+    bytes_per_token: float | None = None
     rows: int | None = None
     length: int | None = None
 
@@ -89,9 +89,9 @@ def choose_text_model(
 ) -> TextChoice:
     """A model for so many bytes of text (None: more than it will read) and the budget and device of the settings.
 
-    It is the largest one that sees enough tokens for each parameter, within the budget and within ten epochs. With a
-    budget in minutes a few updates of each size are timed. A run that is resumed from a `folder` keeps its choice; all
-    ranks get that of the first.
+    It is the largest one that sees enough tokens for each parameter, within the budget and within the epochs that are
+    worth it. With a budget in minutes a few updates of each size are timed. A run that is resumed from a `folder` keeps
+    its choice; all ranks get that of the first.
     """
     world = current_world()
     if world.first:
@@ -116,15 +116,18 @@ def _choose(text_bytes: int | None, settings: TrainSettings, given: Given) -> Te
     family_of_texts(family)  # refuses what is no language model
     rows, length = ROWS_ON_A_CPU if on_cpu else ROWS_ON_A_GPU
     rows, length = given.rows or rows, given.length or length
-    epoch = math.inf if text_bytes is None else max(1, text_bytes) / given.bytes_per_token  # in tokens
     best: _Candidate | None = None
+    epoch = math.inf  # in tokens
     tokens = math.inf  # that the best one sees within the budget
     for sizes in _sizes_of(family):
         vocabulary = given.vocabulary or vocabulary_for(text_bytes, sizes["width"])
         candidate = _Candidate(family, sizes, vocabulary, rows, length)
+        if text_bytes is not None:
+            epoch = max(1, text_bytes) / (given.bytes_per_token or bytes_per_token(vocabulary))
         enough = TOKENS_PER_PARAMETER * candidate.parameters
+        too_few_texts = TOKENS_PER_PARAMETER_OF_FEW_TEXTS * candidate.parameters > MOST_EPOCHS * epoch
         # What is certainly too large is not timed.
-        if best is not None and enough > min(MOST_EPOCHS * epoch, tokens * best.work / candidate.work):
+        if best is not None and (too_few_texts or enough > tokens * best.work / candidate.work):
             break
         within_budget = candidate.tokens_within(settings)
         if best is not None and enough > within_budget:
@@ -136,7 +139,7 @@ def _choose(text_bytes: int | None, settings: TrainSettings, given: Given) -> Te
     dropout = next(DROPOUTS[epochs] for epochs in DROPOUTS if tokens <= epochs * epoch)
     return TextChoice(
         family=family,
-        sizes={**best.sizes, **dict.fromkeys(_dropouts(family), dropout)},
+        sizes={**best.sizes, **_dropouts(family, dropout)},
         vocabulary=best.vocabulary,
         rows=rows,
         length=length,
@@ -218,10 +221,11 @@ def muon_rate(width: int) -> float:
     return RATE * math.sqrt(RATE_WIDTH / width)
 
 
-def _dropouts(family: str) -> list[str]:
-    """The dropouts of a family. That of heads is left out: language models have none there."""
-    names = [field.name for field in fields(find_family(family).sizes_type)]
-    return [name for name in names if "dropout" in name and name != "head_dropout"]
+def _dropouts(family: str, share: float) -> dict[str, float]:
+    """The dropouts of a family. Attention weights have none, as in the runs that these numbers come from."""
+    values = {"dropout": share, "embedding_dropout": share, "attention_dropout": 0.0}
+    known = {field.name for field in fields(find_family(family).sizes_type)}
+    return {name: value for name, value in values.items() if name in known}
 
 
 def vocabulary_for(text_bytes: int | None, width: int) -> int:
@@ -231,6 +235,11 @@ def vocabulary_for(text_bytes: int | None, width: int) -> int:
         return 2**most
     power = round(math.log2(VOCABULARY_PER_ROOT * math.sqrt(max(1, text_bytes))))
     return int(2 ** max(LEAST_VOCABULARY, min(power, most)))
+
+
+def bytes_per_token(vocabulary: int) -> float:
+    """Of English, about: 2.6 with a vocabulary of 1,024, 3.3 with 4,096."""
+    return max(1.0, 0.35 * math.log2(vocabulary) - 0.9)
 
 
 def lzma_bits_per_byte(given: Sequence[str], held_out: Sequence[str]) -> float:

@@ -88,7 +88,7 @@ def new_recipe(
     """
     from qkv.api.choices import NewTokenizer
     from qkv.api.streamed_texts import StreamedTexts
-    from qkv.api.text_choice import BYTES_PER_TOKEN, FAMILY, PLAIN_FAMILY, Given, choose_text_model, muon_rate
+    from qkv.api.text_choice import FAMILY, PLAIN_FAMILY, Given, choose_text_model, muon_rate
     from qkv.train.schedules import TriStage
 
     if isinstance(texts, StreamedTexts):  # meant to be more than is read
@@ -99,7 +99,7 @@ def new_recipe(
     given = Given(
         family=family or (PLAIN_FAMILY if plain or not has_sizes(FAMILY, size or "") else None),
         vocabulary=vocabulary,
-        bytes_per_token=1.0 if isinstance(own, NewTokenizer) and own.kind in ONE_BYTE else BYTES_PER_TOKEN,
+        bytes_per_token=1.0 if isinstance(own, NewTokenizer) and own.kind in ONE_BYTE else None,
         rows=run.batch_rows,
         length=run.length,
     )
