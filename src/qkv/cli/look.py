@@ -10,7 +10,7 @@ from qkv.errors import QkvError
 
 
 def look(
-    model: Annotated[str, typer.Argument(help="Model folder, GGUF or llama2.c file, or owner/name[@revision].")],
+    model: Annotated[str, typer.Argument(help="Model folder, GGUF file, or owner/name[@revision].")],
     texts: Annotated[
         list[str], typer.Argument(help="Texts, or image or sound files, each an input of its own.", metavar="TEXT")
     ],
