@@ -1,4 +1,4 @@
-"""Plans for 1 to 1,024 GPUs, and the tables of docs/scale.md that are made of them. Nothing is run but shapes.
+"""Plans for 1 to 1,024 GPUs, and the table of docs/scale.md that is made of them. Nothing is run but shapes.
 
 python bench/scale_plans.py [--size 124M] [--write]
 
@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from qkv.api.cost import cost
-from qkv.api.cost_ranks import Plans, plans_for
+from qkv.api.cost_ranks import Plans, RankCost
 from qkv.train.cost.prediction import Cost
-from qkv.train.cost.ranks import RankCost
 from qkv.train.parallel.layout import Layout
 
 ROOT = Path(__file__).parents[1]
@@ -30,7 +29,6 @@ BATCH = 1024  # rows that an update has at most: 4 Mi tokens, beyond which large
 # (sizes, rows of a GPU where the batch has so many)
 MODELS: dict[str, tuple[Any, int]] = {"124M": (SMALL, 8), "1.5B": (MIDDLE, 4), "7B": ("2-7b", 2), "70B": ("2-70b", 1)}
 COMMON: dict[str, Any] = {"length": LENGTH, "precision": "bfloat16", "device": "h200"}
-COMPARED, OF = "70B", 512  # the model and the number of GPUs whose layouts stand beside each other
 
 
 def planned(size: str) -> list[dict[str, Any]]:
@@ -41,7 +39,7 @@ def planned(size: str) -> list[dict[str, Any]]:
     useful = 0.0  # operations of a GPU, of which none is done twice
     for gpus in GPUS[1:]:
         rows = min(most, BATCH // gpus)
-        plans = plans_for("llama", sizes, ranks=gpus, rows=gpus * rows, **COMMON)
+        plans = Plans("llama", sizes, ranks=gpus, rows=gpus * rows, **COMMON)
         plans.found = shared
         found = [(each, again) for again in (False, True) for each in candidates(plans, gpus, again)]
         fitting = [pair for pair in found if pair[0].fits]
@@ -49,11 +47,6 @@ def planned(size: str) -> list[dict[str, Any]]:
         best, again = min(fitting or [smallest], key=lambda pair: pair[0].seconds or 0.0)
         made.append(row(size, gpus, best.layout, best, again, best.fraction_of_peak))
         useful = useful or best.flops / gpus
-        if (size, gpus) == (COMPARED, OF):
-            made += [
-                {**row(size, gpus, each.layout, each, again, each.fraction_of_peak), "compared": True}
-                for each, again in found
-            ]
     alone = [cost("llama", sizes, rows=most, recompute=again, **COMMON) for again in (False, True)]
     best_alone = next((each for each in alone if each.fits), alone[1])
     assert best_alone.fraction_of_peak is not None
@@ -72,7 +65,7 @@ def candidates(plans: Plans, gpus: int, again: bool) -> list[RankCost]:
 
 
 def row(size: str, gpus: int, layout: str, found: Cost | RankCost, again: bool, share: float | None) -> dict[str, Any]:
-    sent = found.sent().values() if isinstance(found, RankCost) else []
+    sent = found.sent.values() if isinstance(found, RankCost) else []
     waits = found.waiting_seconds if isinstance(found, RankCost) else 0.0
     return {
         "size": size,
@@ -111,28 +104,17 @@ FIGURES: dict[str, Any] = {
 }
 
 
-def tables(rows: list[dict[str, Any]]) -> dict[str, str]:
-    """By the names of their marks on the page."""
-    best = [each for each in rows if not each.get("compared")]
-    compared = sorted(
-        (each for each in rows if each.get("compared")), key=lambda each: (not each["fits"], each["seconds"])
-    )
+def written(page: str, rows: list[dict[str, Any]]) -> str:
+    """The page with its table made anew."""
     named = {
         "model": lambda each: each["size"],
         "GPUs": lambda each: f"{each['gpus']:,}",
         "rows of a GPU": lambda each: each["rows"],
     }
     tokens = {"tokens a second": lambda each: f"{each['per_second']:,.0f}" if each["fits"] else ""}
-    return {"plans": table(best, {**named, **FIGURES, **tokens}), "layouts": table(compared[:8], FIGURES)}
-
-
-def written(page: str, rows: list[dict[str, Any]]) -> str:
-    """The page with its tables made anew."""
-    for name, text in tables(rows).items():
-        begin, end = f"<!-- {name} -->\n", f"\n<!-- end of {name} -->"
-        before, rest = page.split(begin)
-        page = before + begin + text + end + rest.split(end)[1]
-    return page
+    begin, end = "<!-- plans -->\n", "\n<!-- end of plans -->"
+    before, rest = page.split(begin)
+    return before + begin + table(rows, {**named, **FIGURES, **tokens}) + end + rest.split(end)[1]
 
 
 def main() -> None:

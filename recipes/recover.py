@@ -48,7 +48,7 @@ HELD_OUT = 0.06  # share of the addresses
 
 def main(
     corpora: Annotated[Path, typer.Option(help="folder that `make corpora` filled")],
-    model: Annotated[str, typer.Option(help="a language model: a folder, or a GGUF or llama2.c file")],
+    model: Annotated[str, typer.Option(help="a language model: a folder, or a GGUF file")],
     out: Annotated[Path, typer.Option(help="folder of the runs")],
     attention: Annotated[list[str] | None, typer.Option(help="instead of those of the page; may be repeated")] = None,
     steps: int = 200,

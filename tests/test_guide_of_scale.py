@@ -1,4 +1,4 @@
-"""What the guide to many GPUs shows works, and its tables are what `qkv cost` foretells today."""
+"""What the guide to many GPUs shows works, and its table is what `qkv cost` foretells today."""
 
 import json
 import runpy
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from qkv.api.cost_ranks import plans_for
+from qkv.api.cost_ranks import Plans
 from qkv.train.parallel.layout import Layout
 from tests.api.corpus import DOCUMENTS
 from tests.cli.shell import commands, paste
@@ -51,7 +51,7 @@ def test_its_training_on_two_ranks_works(tmp_path: Path) -> None:
     assert (tmp_path / "runs" / "two" / "metrics.jsonl").exists()
 
 
-def test_its_tables_are_those_of_the_plans(script: dict[str, Any]) -> None:
+def test_its_table_is_that_of_the_plans(script: dict[str, Any]) -> None:
     page = (DOCS / "scale.md").read_text(encoding="utf-8")
     assert script["written"](page, stored()) == page
     assert {(each["size"], each["gpus"]) for each in stored()} == {
@@ -63,7 +63,7 @@ def test_its_tables_are_those_of_the_plans(script: dict[str, Any]) -> None:
 def test_a_plan_of_the_smallest_is_that_of_today(script: dict[str, Any]) -> None:
     (old,) = [each for each in stored() if (each["size"], each["gpus"]) == ("124M", 8)]
     sizes, rows = script["MODELS"]["124M"]
-    plans = plans_for("llama", sizes, ranks=8, rows=8 * rows, **script["COMMON"])
+    plans = Plans("llama", sizes, ranks=8, rows=8 * rows, **script["COMMON"])
     found = plans.cost(Layout.parse(old["layout"]), old["recompute"])
     check_same(old, script["row"]("124M", 8, found.layout, found, old["recompute"], found.fraction_of_peak))
 

@@ -205,8 +205,6 @@ TYPES_COMPARED = {
     "train/adjust.py": 1,
     "train/by_layer.py": 1,
     "train/compiling.py": 1,
-    "train/cost/ranks_experts.py": 2,
-    "train/cost/ranks_model.py": 8,
     "train/float8/known.py": 5,
     "train/float8/products.py": 5,
     "train/loop.py": 1,

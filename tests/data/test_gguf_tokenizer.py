@@ -1,14 +1,13 @@
-"""Tokenizers of llama.cpp and llama2.c: from metadata, against the libraries that the models come from."""
+"""Tokenizers of llama.cpp: from metadata, against the libraries that the models come from."""
 
 import json
-import struct
 from pathlib import Path
 
 import pytest
 import sentencepiece
 from transformers import GPT2Tokenizer
 
-from qkv.data.gguf_tokenizer import SPLITS, read_llama2c, tokenizer_of_gguf
+from qkv.data.gguf_tokenizer import SPLITS, tokenizer_of_gguf
 from qkv.data.published_tokenizer import read_tokenizer
 from qkv.data.tokenizer import TextTokenizer
 from qkv.errors import QkvError
@@ -116,33 +115,6 @@ def test_metadata_that_cannot_be_used(tmp_path, changes, problem):
     metadata = byte_level_metadata(byte_level_folder(tmp_path, "gpt2", ["<|endoftext|>"]))
     with pytest.raises(QkvError, match=problem):
         tokenizer_of_gguf(metadata | ggml(**changes))
-
-
-def llama2c_bytes(theirs, spelled):
-    """The file as llama2.c exports it: spaces written out, line breaks around the names of control pieces."""
-    content = struct.pack("<i", 27)
-    for number in range(theirs.get_piece_size()):
-        text = theirs.id_to_piece(number)
-        text = chr(number - 3) if theirs.is_byte(number) and not spelled else text
-        text = f"\n{text}\n" if theirs.is_control(number) else text.replace("▁", " ")
-        content += struct.pack("<fi", theirs.get_score(number), len(text.encode())) + text.encode()
-    return content
-
-
-@pytest.mark.parametrize("spelled", [True, False])  # newer files spell bytes as SentencePiece does
-def test_llama2c(tmp_path, spelled):
-    theirs = sentencepiece.SentencePieceProcessor(model_proto=sentencepiece_bytes("bpe", 500, **LLAMA))
-    file = tmp_path / "tokenizer.bin"
-    file.write_bytes(llama2c_bytes(theirs, spelled))
-    ours = read_tokenizer(tmp_path)
-    assert ours.encode(TEXTS) == theirs.encode(TEXTS)
-    assert ours.encode(["the cat"], special=True) == [[1, *theirs.encode("the cat")]]
-    assert ours.roles == {"unknown": "<unk>", "start": "<s>", "end": "</s>"}
-    whole = file.read_bytes()
-    for broken in (whole[:-1], whole[:200], b"", whole[:4], whole[:4] + b"\xff" * 40):
-        file.write_bytes(broken)
-        with pytest.raises(QkvError, match=r"is not a .*tokenizer of llama2\.c"):
-            read_llama2c(file)
 
 
 @pytest.mark.slow

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import struct
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -101,11 +100,10 @@ def adapted_model() -> torch.nn.Module:
 
 
 def single_files(folder: Path) -> Iterator[Seed]:
-    for name, write in {"gguf": _write_gguf, "llama2c": _write_llama2c}.items():
-        place = folder / name
-        place.mkdir()
-        write(place)
-        yield seed_of(place, name)
+    place = folder / "gguf"
+    place.mkdir()
+    _write_gguf(place)
+    yield seed_of(place, "gguf")
 
 
 TOKENS = ["<unk>", "<s>", "</s>", *(f"<0x{number:02X}>" for number in range(256)), "▁", "a", "b", "▁a", "ab", "▁ab"]
@@ -150,17 +148,3 @@ def _write_gguf(folder: Path) -> None:
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-
-
-def _write_llama2c(folder: Path) -> None:
-    """Seven numbers, then every tensor; the logits are those of the embedding. Beside it its vocabulary."""
-    width, hidden, layers, heads, vocabulary, longest = 8, 16, 1, 2, len(TOKENS), 16
-    floats = vocabulary * width + layers * (2 * width + 4 * width * width + 3 * width * hidden) + width
-    floats += 2 * longest * (width // heads // 2)
-    header = struct.pack("<7i", width, hidden, layers, heads, heads, vocabulary, longest)
-    numbers = np.random.default_rng(0).standard_normal(floats).astype("<f4").tobytes()
-    (folder / "model.bin").write_bytes(header + numbers)
-    pieces = [text.replace("▁", " ").encode() for text in TOKENS]
-    packed = b"".join(struct.pack("<fi", -float(place), len(each)) + each for place, each in enumerate(pieces))
-    (folder / "tokenizer.bin").write_bytes(struct.pack("<i", max(map(len, pieces))) + packed)
-    (folder / "config.json").write_text(json.dumps({}))

@@ -194,7 +194,7 @@ TARGETS = [
     Target("published models", 3, seeds_of_models.published_models, model),
     Target("own models", 2, seeds_of_models.own_models, model),
     Target("shards", 2, seeds_of_models.sharded_models, model),
-    Target("gguf and llama2c", 1.5, seeds_of_models.single_files, single_file),
+    Target("gguf", 1.5, seeds_of_models.single_files, single_file),
     Target("adapters", 0.3, seeds_of_models.adapters, adapter),
     Target("tokenizers", 7, seeds_of_texts.tokenizers, tokenizer),
     Target("picture processors", 3, seeds_of_texts.picture_processors, lambda f, seed: read_preprocessing(f)),

@@ -17,6 +17,7 @@ from qkv.generate.speculative import PromptLookup, Speculative
 from qkv.generate.strategy import Beams, Sampling
 from qkv.weights.maps.catalogue import PUBLISHED
 from qkv.weights.published import save_published
+from tools.llama2c import publish
 
 CHECKPOINTS = Path(__file__).resolve().parents[2] / "checkpoints"
 PROMPTS = ["Once upon a time", "Tom had a red ball. One day, Tom", "Lily"]
@@ -33,8 +34,9 @@ def published(name: str) -> Path:
 @pytest.fixture(scope="module")
 def storyteller(tmp_path_factory):
     """The published model, and the reference as it opens what we write."""
-    writer = load(published("stories15m/stories15M.bin"), "cpu")
     folder = tmp_path_factory.mktemp("stories")
+    publish(published("stories15m/stories15M.bin"), folder / "read")
+    writer = load(folder / "read", "cpu")
     save_published(writer.model, folder, PUBLISHED, {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0})
     return writer, transformers.LlamaForCausalLM.from_pretrained(folder).eval()
 

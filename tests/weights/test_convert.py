@@ -1,9 +1,8 @@
-"""Converting: pickles by a process of their own, hostile ones refused; GGUF, llama2.c; other precisions."""
+"""Converting: pickles by a process of their own, hostile ones refused; GGUF; other precisions."""
 
 import json
 import os
 import pickle
-import struct
 from pathlib import Path
 
 import pytest
@@ -180,18 +179,6 @@ def test_nothing_is_overwritten_unasked(old, tmp_path):
     assert (tmp_path / "new" / "notes.txt").read_text() == "mine"
     with pytest.raises(QkvError, match="is the folder that is read"):
         convert(old, old, overwrite=True)
-
-
-def test_a_llama2c_file_becomes_a_folder(tmp_path):
-    width, hidden, layers, heads, keys, vocabulary, longest = 8, 12, 2, 2, 1, 11, 16
-    numbers = vocabulary * width + layers * (2 * width + 2 * width * width + 2 * width * width // 2)
-    numbers += layers * 3 * width * hidden + width + 2 * longest * (width // heads // 2)
-    header = struct.pack("<7i", width, hidden, layers, heads, keys, vocabulary, longest)
-    (tmp_path / "stories.bin").write_bytes(header + torch.randn(numbers).numpy().tobytes())
-    convert(tmp_path / "stories.bin", tmp_path / "new")
-    ids = torch.arange(9)[None]
-    with torch.no_grad():
-        assert torch.equal(load_model(tmp_path / "new")(ids), load_model(tmp_path / "stories.bin")(ids))
 
 
 def test_a_pickle_alone_leads_to_its_folder(old, tmp_path):

@@ -68,7 +68,7 @@ def load(
     `Answerer`, `SentenceEncoder`, `Describer`, `MaskFiller` or `StateReader`; for pictures `ImageClassifier`,
     `ImageEncoder`, `ImageStateReader`, `Detector`, `KeypointFinder` or, with texts, `ImageTextReader`; for sounds
     `Listener`, `Transcriber`, `SoundClassifier`, `SoundEncoder` or `SoundStateReader`. With a `head` a model of one row
-    gets that one in place of its own, new where the folder has nothing for it. `folder` may be a GGUF or llama2.c file,
+    gets that one in place of its own, new where the folder has nothing for it. `folder` may be a GGUF file,
     or a model's name on the hub, of which `offline` takes only what was fetched before, or `pronounce`, which is
     packaged and has phonemes for English words. `auto` takes CUDA where there is one. Texts are cut by `split` where a
     vocabulary needs it and its files do not say so: "smiles".

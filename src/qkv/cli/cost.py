@@ -8,10 +8,12 @@ import typer
 from qkv.errors import QkvError
 
 if TYPE_CHECKING:
+    from qkv.api.cost_ranks import RankCost
     from qkv.train.cost.prediction import Cost
 
 MEASURE = "qkv cost --measure"
 PER_NODE = 8
+LAYOUTS = 8  # that are suggested
 
 
 def cost(
@@ -94,10 +96,21 @@ def cost(
         raise QkvError("Steps of several ranks are not recorded: leave out --record.")
     if forward_only:
         raise QkvError("Plans for ranks are those of trainings: leave out --forward-only.")
-    from qkv.cli.cost_ranks import tell
+    if suggest and parallel:
+        raise QkvError("--suggest looks for a layout, and --parallel gives one: leave out one of the two.")
+    from qkv.api.cost_ranks import Plans
+    from qkv.train.parallel.layout import Layout
 
-    common |= {"ranks": ranks, "per_node": per_node or PER_NODE, "links": links or ""}
-    tell(priced, common, parallel or "", recompute, suggest, as_json)
+    plans = Plans(priced, **common, ranks=ranks, per_node=per_node or PER_NODE, links=links or "")
+    plan = plans.best(recompute) if suggest else plans.cost(Layout.parse(parallel or ""), recompute)
+    if as_json:
+        told = [each.record() for each in plan] if isinstance(plan, list) else plan.record()
+        typer.echo(json.dumps(told, indent=2))
+    elif isinstance(plan, list):
+        show_layouts(plan)
+    else:
+        typer.echo(f"{ranks} ranks as {plan.layout}, of which this is one; operations and time are of all together.")
+        show(plan, device, forward_only, steps)
 
 
 def measured(device: str) -> str:
@@ -168,6 +181,17 @@ def show(found: "Cost", device: str, forward_only: bool, steps: int | None) -> N
         typer.echo(f"How long it takes on {found.device} is not known: {why}.")
 
 
+def show_layouts(found: "list[RankCost]") -> None:
+    if not found:
+        raise QkvError("No layout of so many ranks suits this model and so many rows: give other numbers of them.")
+    typer.echo("layout, memory of a rank, what it sends in a step, time of a step")
+    for each in found[:LAYOUTS]:
+        sent = sum(sum(sizes) for sizes in each.sent.values())
+        time = "" if each.seconds is None else spent(each.seconds)
+        fits = "" if each.fits is not False else "  does not fit"
+        typer.echo(f"{each.layout:32} {gibibytes(each.memory.total):>12} {gibibytes(sent):>12} {time:>10}{fits}")
+
+
 def lines(found: "Cost", forward_only: bool, steps: int | None) -> list[tuple[str, str, str]]:
     """(name, figure, remark)"""
     memory, passes = found.memory, "" if forward_only else f"forward {scaled(found.flops_forward)}, backward the rest"
@@ -180,6 +204,8 @@ def lines(found: "Cost", forward_only: bool, steps: int | None) -> list[tuple[st
             for name in ("weights", "gradients", "optimizer", "activations", "temporary")
         ),
     ]
+    for name, (within, between) in getattr(found, "sent", {}).items():
+        rows.append((f"sent: {name}", gibibytes(within + between), f"{gibibytes(between)} to other nodes"))
     if found.seconds is not None:
         share = "" if found.fraction_of_peak is None else f"{100 * found.fraction_of_peak:.1f}% of the device's peak"
         rows.append(("time of a step", spent(found.seconds), share))
@@ -210,7 +236,7 @@ def scaled(number: float) -> str:
     return f"{number:.0f} "
 
 
-def gibibytes(size: int) -> str:
+def gibibytes(size: float) -> str:
     return f"{size / 2**30:.2f} GiB" if size >= 2**30 / 10 else f"{size / 2**20:.1f} MiB"
 
 

@@ -30,7 +30,7 @@ def export(
 
 
 def convert(
-    source: Annotated[str, typer.Argument(help="Folder with a .bin, GGUF file, llama2.c file, or owner/name.")],
+    source: Annotated[str, typer.Argument(help="Folder with a .bin, GGUF file, or owner/name.")],
     out: Annotated[Path, typer.Argument(help="New folder.")],
     dtype: Annotated[str | None, typer.Option(help="float32, bfloat16 or float16; by default as it is.")] = None,
     model_type: Annotated[
@@ -50,7 +50,6 @@ def convert(
     \b
     Example:
       qkv convert checkpoints/rxnfp-bert published/rxnfp-bert --model-type bert --split smiles
-      qkv convert checkpoints/stories15m/stories15M.bin published/stories15m
     """
     from qkv.weights.convert import convert as rewrite
 

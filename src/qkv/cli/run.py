@@ -111,7 +111,7 @@ KINDS = {
 
 @with_groups
 def run(
-    model: Annotated[str, typer.Argument(help="Model folder, GGUF or llama2.c file, or owner/name[@revision].")],
+    model: Annotated[str, typer.Argument(help="Model folder, GGUF file, or owner/name[@revision].")],
     inputs: InputOptions,
     search: SearchOptions,
     writing: WritingOptions,

@@ -1,12 +1,10 @@
-"""The tokenizers of llama.cpp and llama2.c: in the metadata of a GGUF file, or as a `tokenizer.bin`.
+"""The tokenizers of llama.cpp, in the metadata of a GGUF file.
 
 A GGUF file holds the vocabulary, merges or scores, and a name for the way in which text is split before it is merged;
 the splitting itself is in no file. The expressions here are those that the models of these names were published with.
 """
 
-import struct
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
@@ -14,7 +12,6 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_token
 from qkv.data.bert_tokenizer import bert_parts
 from qkv.data.sentencepiece import (
     BPE,
-    BYTE,
     CONTROL,
     NORMAL,
     SPACE,
@@ -28,7 +25,6 @@ from qkv.data.token_roles import TokenizerNotes, frame
 from qkv.data.tokenizer import TextTokenizer
 from qkv.data.tokenizer_files import LibraryErrors, check_merges
 from qkv.errors import QkvError, nearest_or_all
-from qkv.files import read_bytes
 
 GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 ENDINGS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
@@ -61,7 +57,6 @@ SPLITS: dict[str, tuple[str, ...]] = {
 }
 # Words that the vocabulary knows whole are taken whole, whatever the merges say; and texts start with the start token.
 WHOLE_WORDS = {"llama3", "llama-v3", "llama-bpe", "falcon3", "lfm2", "tekken"}
-FIRST_BYTE = 3  # in llama2.c's files: behind the unknown, the start and the end token
 GGUF_ROLES = {
     "start": "bos",
     "end": "eos",
@@ -200,38 +195,3 @@ def merges_in(facts: Mapping[str, Any], tokens: Sequence[str]) -> list[tuple[str
 
 def ids_of(tokens: Sequence[str]) -> dict[str, int]:
     return {token: place for place, token in enumerate(tokens)}
-
-
-def read_llama2c(file: Path) -> TextTokenizer:
-    """Read the `tokenizer.bin` of llama2.c: scores and pieces of a SentencePiece BPE model, its spaces written out."""
-    content = read_bytes(file)
-    pieces: list[Piece] = []
-    place = 4  # behind the length of the longest piece
-    try:
-        while place < len(content):
-            score, length = struct.unpack_from("<fi", content, place)
-            text = content[place + 8 : place + 8 + length].decode()
-            if length < 0 or len(text.encode()) < length:
-                raise ValueError
-            place += 8 + length
-            pieces.append(llama2c_piece(len(pieces), text, score))
-    except (struct.error, ValueError) as error:
-        at = f"it breaks off after {len(pieces)} pieces"
-        raise QkvError(f"{file} is not a whole tokenizer of llama2.c: {at}.") from error
-    if len(pieces) <= FIRST_BYTE:
-        raise QkvError(f"{file} is not a tokenizer of llama2.c: it holds {len(pieces)} pieces.")
-    model = SentencePieceModel(pieces=tuple(pieces), kind=BPE, byte_fallback=True, removes_spaces=False)
-    tokenizer = sentencepiece_tokenizer(model)
-    roles = {"unknown": pieces[0].text, "start": pieces[1].text, "end": pieces[2].text}
-    frame(tokenizer, roles, True, False)
-    return TextTokenizer(tokenizer, TokenizerNotes(roles=roles))
-
-
-def llama2c_piece(number: int, text: str, score: float) -> Piece:
-    """The piece behind a text of the file, which older files wrote as what it stands for."""
-    if number < FIRST_BYTE:
-        return Piece(text.strip(), score, CONTROL if number else UNKNOWN)
-    name = f"<0x{number - FIRST_BYTE:02X}>"
-    if number < FIRST_BYTE + 256 and text in (name, chr(number - FIRST_BYTE)):
-        return Piece(name, score, BYTE)
-    return Piece(text.replace(" ", SPACE), score)

@@ -7,7 +7,6 @@
 | `vocab.json`, `merges.txt`             | byte-level BPE (GPT-2, RoBERTa, CLIP, Qwen) or of words (GPT-1)  |
 | `spiece.model`, `tokenizer.model`      | SentencePiece (T5, ALBERT, Llama)                                |
 | `source.spm`, `target.spm`, `vocab.json` | SentencePiece for each side of a Marian translator             |
-| `tokenizer.bin`                        | that of llama2.c                                                 |
 
 What stands beside them says which tokens have which roles: `tokenizer_config.json`, and in older folders
 `special_tokens_map.json` and `added_tokens.json`; where the files are silent, the kind of tokenizer decides.
@@ -151,11 +150,6 @@ def read_tokenizers(folder: Path | str) -> tuple[TextTokenizer, TextTokenizer]:
         known = tokenizer.get_vocab(with_added_tokens=True)
         config |= {key: name for key, name in defaults.items() if not key.endswith("_token") or name in known}
         one = finished(tokenizer, config)
-        return one, one
-    if kind == "other" and (folder / "tokenizer.bin").exists():
-        from qkv.data.gguf_tokenizer import read_llama2c
-
-        one = read_llama2c(folder / "tokenizer.bin")
         return one, one
     config |= defaults
     if kind == "marian":

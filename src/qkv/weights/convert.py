@@ -1,6 +1,4 @@
-"""Model files of other forms as a published folder: old pickles, GGUF, llama2.c, CTranslate2's Whisper; and a folder in
-another precision.
-"""
+"""Model files of other forms as a published folder: old pickles, GGUF; and a folder in another precision."""
 
 from __future__ import annotations
 
@@ -10,17 +8,14 @@ from typing import Any
 
 from torch import Tensor
 
-from qkv.data.gguf_tokenizer import read_llama2c as read_llama2c_tokenizer
 from qkv.data.gguf_tokenizer import tokenizer_of_gguf
 from qkv.data.published_tokenizer import read_tokenizer
 from qkv.data.splitting import split_by
 from qkv.data.tokenizer import TextTokenizer
 from qkv.errors import QkvError
 from qkv.files import read_json, write_json
-from qkv.weights.ctranslate2 import is_ctranslate2, read_ctranslate2
 from qkv.weights.gguf import read_gguf
 from qkv.weights.hub import local_folder, say_aside
-from qkv.weights.llama2c import read_llama2c
 from qkv.weights.load import load_model
 from qkv.weights.maps.gguf_llama import llama_of_gguf
 from qkv.weights.maps.timm import is_timm
@@ -28,11 +23,9 @@ from qkv.weights.new_folder import cast, copy_beside, new_folder
 from qkv.weights.pickles import pickles_in, read_pickles
 from qkv.weights.save import CONFIG_FILE, TENSOR_FILE
 from qkv.weights.shards import INDEX_FILE, SHARD_BYTES, read_shards, write_shards
-from qkv.weights.single_file import OTHERS
+from qkv.weights.single_file import check_gguf
 
-Files = dict[str, Any]  # JSON by the names of the files
-Read = tuple[dict[str, Any], dict[str, Tensor], TextTokenizer | Files | None]
-GGUF_MARK = b"GGUF"
+Read = tuple[dict[str, Any], dict[str, Tensor], TextTokenizer | None]
 
 
 def convert(
@@ -47,8 +40,7 @@ def convert(
     offline: bool | None = None,
     say: Callable[[str], None] = say_aside,
 ) -> Path:
-    """Rewrite a folder, a GGUF or a llama2.c file as a published folder with safetensors, which is read once to try it.
-    A folder may be one of CTranslate2's, of Whisper.
+    """Rewrite a folder, or a GGUF file, as a published folder with safetensors, which is read once to try it.
 
     The tensors of a folder keep their names and, without a `dtype`, their precision; its tokenizer and licence come
     along. `model_type` is for folders from before `config.json` said it. With `split` the tokenizer is written as one
@@ -56,22 +48,20 @@ def convert(
     """
     source = local_folder(source, offline=offline, pickles=True, say=say)
     if not source.exists():
-        raise QkvError(f"There is no {source}: give a model folder, a GGUF file or a llama2.c file.")
+        raise QkvError(f"There is no {source}: give a model folder or a GGUF file.")
     out = Path(out)
     with new_folder(out, source, overwrite) as passing:
-        config, tensors, more = _of_folder(source, model_type) if source.is_dir() else _of_file(source, model_type)
+        config, tensors, tokenizer = _of_folder(source, model_type) if source.is_dir() else _of_file(source, model_type)
         if dtype is not None and not is_timm(config):
             config = {key: value for key, value in config.items() if key != "torch_dtype"} | {"dtype": dtype}
         write_shards(passing, cast(tensors, dtype), shard_bytes)
         write_json(passing / CONFIG_FILE, config)
         if source.is_dir():
             copy_beside(source, passing)
-        if isinstance(more, TextTokenizer):
-            more.save(passing / "tokenizer.json")
+        if tokenizer is not None:
+            tokenizer.save(passing / "tokenizer.json")
         if split is not None:
             split_by(read_tokenizer(passing), split).save(passing / "tokenizer.json")
-        for name, content in more.items() if isinstance(more, dict) else ():
-            write_json(passing / name, content)
         _try(passing, out)
     return out
 
@@ -84,10 +74,6 @@ def _try(passing: Path, out: Path) -> None:
 
 
 def _of_folder(folder: Path, model_type: str | None) -> Read:
-    if is_ctranslate2(folder):
-        if model_type not in (None, "whisper"):
-            raise QkvError(f"{folder} can only be a whisper, not a {model_type}.")
-        return read_ctranslate2(folder)
     if not (folder / CONFIG_FILE).exists():
         raise QkvError(f"The folder {folder} holds no model: it has no {CONFIG_FILE}.")
     config = read_json(folder / CONFIG_FILE)
@@ -107,16 +93,8 @@ def _of_folder(folder: Path, model_type: str | None) -> Read:
 
 
 def _of_file(file: Path, model_type: str | None) -> Read:
-    """A GGUF file says what it is; what does not, is llama2.c's or is refused by its length."""
     if model_type not in (None, "llama"):
         raise QkvError(f"{file} can only be a llama, not a {model_type}.")
-    with file.open("rb") as stream:
-        mark = stream.read(len(GGUF_MARK))
-    if mark == GGUF_MARK:
-        opened = read_gguf(file)
-        return *llama_of_gguf(opened), tokenizer_of_gguf(opened.metadata)
-    for begin, what in OTHERS.items():
-        if mark.startswith(begin):
-            raise QkvError(f"{file} is no model in one file but {what}.")
-    beside = file.with_name("tokenizer.bin")
-    return *read_llama2c(file), read_llama2c_tokenizer(beside) if beside.exists() else None
+    check_gguf(file)
+    opened = read_gguf(file)
+    return *llama_of_gguf(opened), tokenizer_of_gguf(opened.metadata)

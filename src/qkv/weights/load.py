@@ -37,7 +37,7 @@ def load_model(
     offline: bool | None = None,
     precision: str = "float32",
 ) -> Any:
-    """The model a folder describes, our own or a published one, in evaluation mode; or a GGUF or llama2.c file.
+    """The model a folder describes, our own or a published one, in evaluation mode; or a GGUF file.
 
     `folder` may be a model's name on the hub, `owner/name` or `owner/name@revision`; `offline` takes only what was
     fetched before.

@@ -1,19 +1,14 @@
-"""Models that are published as one file: GGUF and llama2.c. What a file is, its first bytes tell, not its name."""
+"""Models that are published as one file: GGUF."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
-
-from torch import Tensor
 
 from qkv.errors import QkvError
 from qkv.models.head_choice import HeadChoice
 from qkv.models.text_model import TextModel
 from qkv.weights.extent import check_extent
 from qkv.weights.gguf import read_gguf
-from qkv.weights.llama2c import read_llama2c
 from qkv.weights.maps.gguf_llama import llama_of_gguf
 from qkv.weights.maps.llama import LLAMA
 from qkv.weights.published import fill_family
@@ -26,34 +21,27 @@ OTHERS = {
 }
 
 
-def load_single_file(path: Path) -> TextModel:
-    """The model in a GGUF or a llama2.c file, in evaluation mode and single precision."""
+def check_gguf(path: Path) -> None:
+    """Refuse what is none. What a file is, its first bytes tell, not its name."""
     try:
         with path.open("rb") as stream:
             start = stream.read(16)
     except OSError as error:
         raise QkvError(f"Cannot read {path}: {(error.strerror or str(error)).lower()}.") from error
     if start.startswith(b"GGUF"):
-        return load_gguf(path)
+        return
     if start[8:9] == b"{":
         raise QkvError(f"{path} holds tensors alone: give the folder that holds its config.json too.")
     for begin, what in OTHERS.items():
         if start.startswith(begin):
             raise QkvError(f"{path} is no model in one file but {what}.")
-    return load_llama2c(path)
+    raise QkvError(f"{path} is no GGUF file: give one, or the folder of a model.")
 
 
-def load_gguf(path: Path) -> TextModel:
-    """A Llama from a GGUF file, its blocks of few bits turned into floats."""
-    return _llama(path, *llama_of_gguf(read_gguf(path)))
-
-
-def load_llama2c(path: Path) -> TextModel:
-    """A Llama from a checkpoint of llama2.c."""
-    return _llama(path, *read_llama2c(path))
-
-
-def _llama(path: Path, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> TextModel:
+def load_single_file(path: Path) -> TextModel:
+    """The model in a GGUF file, in evaluation mode and single precision, its blocks of few bits turned into floats."""
+    check_gguf(path)
+    config, tensors = llama_of_gguf(read_gguf(path))
     sizes = LLAMA.sizes_of(config)
     check_extent(sizes, tensors, path)
     head = HeadChoice("language")

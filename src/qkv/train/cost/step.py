@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from torch.optim import Optimizer
 
 from qkv.errors import QkvError
@@ -94,28 +93,6 @@ def trace_step(
     return _traced(step, model, batch, place, attention, workspace, generation)
 
 
-def trace_update(
-    model: nn.Module, optimizer: MakeOptimizer, settings: TrainSettings, place: torch.device
-) -> tuple[Trace, int]:
-    """What is done to weights when their gradients are there, and the bytes that the optimizer keeps."""
-
-    def step(tracer: Tracer, calls: DeviceCalls, shapes: nn.Module, here: Batch) -> int:
-        made = optimizer(shapes)
-        parameters = [parameter for group in made.param_groups for parameter in group["params"]]
-        for parameter in parameters:
-            parameter.grad = torch.empty_like(parameter)
-        made.step()
-        kept = [value for state in made.state.values() for value in state.values() if torch.is_tensor(value)]
-        with tracer.during(UPDATE):
-            norm = get_total_norm([parameter.grad for parameter in parameters if parameter.grad is not None])
-            if settings.clip is not None:
-                clip_grads_with_norm_(parameters, settings.clip, norm)
-            made.step()
-        return sum(value.numel() * value.element_size() for value in kept)
-
-    return _traced(step, model, None, place, ())
-
-
 def trace_forward(
     model: nn.Module,
     objective: Objective,
@@ -139,7 +116,7 @@ def trace_forward(
 def _traced(
     step: Callable[[Tracer, DeviceCalls, nn.Module, Any], int],
     model: nn.Module,
-    batch: Batch | None,
+    batch: Batch,
     place: torch.device,
     attention: tuple[str, ...],
     workspace: Callable[..., int] | None = None,
@@ -151,7 +128,7 @@ def _traced(
         with pretending(place, generation), own_kernels(tracer), tracer, calls.standing_in():
             shapes = shaped_copy(model, place)
             tracer.own([*shapes.parameters(), *shapes.buffers()], "weights")
-            here = None if batch is None else _there(batch, place)
+            here = _there(batch, place)
             count = step(tracer, calls, shapes, here)
             trace = tracer.trace
             del shapes, here

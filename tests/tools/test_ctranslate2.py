@@ -13,13 +13,12 @@ from qkv.errors import QkvError
 from qkv.files import write_json
 from qkv.generate.transcribe import Transcriber
 from qkv.models.whisper import SIZES as PUBLISHED_SIZES
-from qkv.weights.convert import convert
-from qkv.weights.ctranslate2 import is_ctranslate2, read_arrays
 from qkv.weights.load import load_model
 from qkv.weights.maps.whisper import CONFIG, RULES
 from qkv.weights.rules import to_theirs
 from qkv.weights.save import tensors_of
 from tests.generate.speech import SIZES, small_model, tokenizer
+from tools.ctranslate2 import publish, read_arrays
 
 KINDS = {torch.float32: 0, torch.int8: 1, torch.int16: 2, torch.float16: 4}
 SAID = {
@@ -111,7 +110,8 @@ def folder(tmp_path, arrays):
 
 
 def test_a_folder_becomes_a_published_one(folder, tmp_path):
-    out = convert(folder, tmp_path / "out")
+    out = tmp_path / "out"
+    publish(folder, out)
     expected, found = tensors_of(small_model()), tensors_of(load_model(out))
     assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())
     opened, report = WhisperForConditionalGeneration.from_pretrained(out, output_loading_info=True)
@@ -124,7 +124,8 @@ def test_a_folder_becomes_a_published_one(folder, tmp_path):
 
 def test_it_is_ready_to_hear(tmp_path, folder):
     """A window of one second, which the converted folder must be told: it takes thirty for granted."""
-    out = convert(folder, tmp_path / "out")
+    out = tmp_path / "out"
+    publish(folder, out)
     processor = json.loads((out / "preprocessor_config.json").read_text())
     (out / "preprocessor_config.json").write_text(json.dumps({**processor, "chunk_length": 1}))
     assert Transcriber.load(out).tokens.suppressed == (3, 4)
@@ -136,14 +137,7 @@ def test_half_precision_stays(tmp_path, folder, arrays):
     read = read_arrays(folder / "model.bin")
     assert read["encoder/conv1/weight"].dtype == torch.float16
     assert read["decoder/projection/weight"] is read["decoder/embeddings/weight"]
-    convert(folder, tmp_path / "out")
-
-
-def test_a_folder_is_known_by_its_file(folder, tmp_path):
-    assert is_ctranslate2(folder)
-    assert not is_ctranslate2(tmp_path)
-    (folder / "model.bin").write_bytes(b"something else")
-    assert not is_ctranslate2(folder)
+    publish(folder, tmp_path / "out")
 
 
 BROKEN = {
@@ -180,8 +174,7 @@ def test_what_is_broken_or_another_model_is_refused(case, folder, tmp_path, arra
     make, message = BROKEN[case]
     (folder / "model.bin").write_bytes(make(arrays))
     with pytest.raises(QkvError, match=message):
-        convert(folder, tmp_path / "out")
-    assert not (tmp_path / "out").exists() or not any((tmp_path / "out").iterdir())
+        publish(folder, tmp_path / "out")
 
 
 def test_the_checksum_of_what_is_fetched_still_holds(tmp_path):

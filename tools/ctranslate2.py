@@ -1,4 +1,8 @@
-"""Whisper as CTranslate2 keeps it, as `faster-whisper` uses it: a `model.bin` and two small files beside it.
+"""Whisper as CTranslate2 keeps it, as `faster-whisper` uses it, as a published folder.
+
+    python -m tools.ctranslate2 FOLDER OUT
+
+A folder holds a `model.bin` and two small files beside it.
 
 The file holds a version, a name, and named arrays, each with its shape, its kind and its bytes. Only plain numbers are
 read: what was rounded to whole numbers is another model.
@@ -7,6 +11,7 @@ read: what was rounded to whole numbers is another model.
 from __future__ import annotations
 
 import struct
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -16,9 +21,13 @@ from torch import Tensor
 
 from qkv.data.published_tokenizer import read_tokenizer
 from qkv.errors import QkvError
-from qkv.files import read_json
+from qkv.files import read_json, write_json
 from qkv.models.whisper import WhisperSizes
+from qkv.weights.load import load_model
 from qkv.weights.maps.whisper import CONFIG
+from qkv.weights.new_folder import copy_beside
+from qkv.weights.save import CONFIG_FILE
+from qkv.weights.shards import SHARD_BYTES, write_shards
 
 MODEL_FILE = "model.bin"
 NAME = "WhisperSpec"
@@ -57,13 +66,16 @@ OUTSIDE = {
 }
 
 
-def is_ctranslate2(folder: Path) -> bool:
-    """Whether a folder holds such a model."""
-    file = folder / MODEL_FILE
-    if not file.is_file():
-        return False
-    with file.open("rb") as stream:
-        return stream.read(6 + len(NAME))[6:] == NAME.encode()
+def publish(folder: Path, out: Path) -> None:
+    """Write the folder that the reference library has for it, which is read once to try it."""
+    config, tensors, beside = read_ctranslate2(folder)
+    out.mkdir(parents=True)
+    write_shards(out, tensors, SHARD_BYTES)
+    write_json(out / CONFIG_FILE, config)
+    copy_beside(folder, out)
+    for name, content in beside.items():
+        write_json(out / name, content)
+    load_model(out)
 
 
 def read_ctranslate2(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor], dict[str, Any]]:
@@ -234,3 +246,7 @@ def _sizes(tensors: Mapping[str, Tensor], heads: Mapping[str, int]) -> WhisperSi
         encoder_layers=layers("encoder"),
         decoder_layers=layers("decoder"),
     )
+
+
+if __name__ == "__main__":
+    publish(Path(sys.argv[1]), Path(sys.argv[2]))

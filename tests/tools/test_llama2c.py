@@ -4,14 +4,23 @@ import struct
 from pathlib import Path
 
 import pytest
+import sentencepiece
 import torch
 from transformers import LlamaForCausalLM
 
+from qkv.data.published_tokenizer import read_tokenizer as read_published
 from qkv.errors import QkvError
-from qkv.weights.llama2c import read_llama2c, read_llama2c_vocabulary
+from qkv.models.catalogue import count_parameters
+from qkv.models.llama import SIZES
+from qkv.weights.load import load_model
+from tests.data.published_folders import CORPUS, sentencepiece_bytes
+from tests.data.torture import TORTURE, random_strings
 from tests.weights.llamas import greedy, llama_of, logits, random_llama, to_neighbours
+from tools.llama2c import publish, read_llama2c, read_tokenizer
 
 CHECKPOINTS = Path(__file__).resolve().parents[2] / "checkpoints"
+TEXTS = [*CORPUS[:6], *TORTURE, *random_strings(50)]
+LLAMA = {"normalization_rule_name": "identity", "remove_extra_whitespaces": False, "byte_fallback": True}
 
 
 def write_llama2c(path: Path, model: LlamaForCausalLM) -> Path:
@@ -99,37 +108,55 @@ def test_what_is_no_checkpoint_at_all_is_refused(tmp_path: Path) -> None:
             read_llama2c(tmp_path / name)
 
 
-def test_a_vocabulary_is_read(tmp_path: Path) -> None:
-    entries = [("<unk>", 0.0), ("", -1.5), (" é", -2.0)]
+def llama2c_bytes(theirs, spelled):
+    """The file as llama2.c exports it: spaces written out, line breaks around the names of control pieces."""
+    content = struct.pack("<i", 27)
+    for number in range(theirs.get_piece_size()):
+        text = theirs.id_to_piece(number)
+        text = chr(number - 3) if theirs.is_byte(number) and not spelled else text
+        text = f"\n{text}\n" if theirs.is_control(number) else text.replace("▁", " ")
+        content += struct.pack("<fi", theirs.get_score(number), len(text.encode())) + text.encode()
+    return content
+
+
+@pytest.mark.parametrize("spelled", [True, False])  # newer files spell bytes as SentencePiece does
+def test_its_vocabulary_is_read(tmp_path, spelled):
+    theirs = sentencepiece.SentencePieceProcessor(model_proto=sentencepiece_bytes("bpe", 500, **LLAMA))
     file = tmp_path / "tokenizer.bin"
-    packed = [struct.pack("<fi", score, len(piece.encode())) + piece.encode() for piece, score in entries]
-    file.write_bytes(struct.pack("<i", 27) + b"".join(packed))
-    assert read_llama2c_vocabulary(file) == ([piece for piece, _ in entries], [score for _, score in entries])
+    file.write_bytes(llama2c_bytes(theirs, spelled))
+    ours = read_tokenizer(file)
+    assert ours.encode(TEXTS) == theirs.encode(TEXTS)
+    assert ours.encode(["the cat"], special=True) == [[1, *theirs.encode("the cat")]]
+    assert ours.roles == {"unknown": "<unk>", "start": "<s>", "end": "</s>"}
+    whole = file.read_bytes()
+    for broken in (whole[:-1], whole[:200], b"", whole[:4], whole[:4] + b"\xff" * 40):
+        file.write_bytes(broken)
+        with pytest.raises(QkvError, match=r"is not a .*tokenizer of llama2\.c"):
+            read_tokenizer(file)
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (struct.pack("<ifi", 27, 0.0, 2**31 - 1), "piece 0 would have 2147483647 bytes"),
-        (struct.pack("<ifi", 27, 0.0, -1), "piece 0 would have -1 bytes"),
-        (struct.pack("<if", 27, 0.0), "ends within a piece"),
-        (struct.pack("<ifi", 27, 0.0, 1) + b"\xff", "piece 0 is not UTF-8"),
-        (b"", "too short"),
-    ],
-)
-def test_a_vocabulary_that_is_none_is_refused(tmp_path: Path, content: bytes, message: str) -> None:
-    (tmp_path / "tokenizer.bin").write_bytes(content)
-    with pytest.raises(QkvError, match=message):
-        read_llama2c_vocabulary(tmp_path / "tokenizer.bin")
+@pytest.mark.parametrize("key_heads", [1, 6])
+def test_it_becomes_a_published_folder(tmp_path: Path, key_heads: int) -> None:
+    theirs = random_llama(num_key_value_heads=key_heads, tie_word_embeddings=True)
+    publish(write_llama2c(tmp_path / "stories.bin", theirs), tmp_path / "new")
+    ids = torch.tensor([[1, 2, 9, 32]])
+    with torch.no_grad():
+        torch.testing.assert_close(load_model(tmp_path / "new")(ids), theirs(ids).logits, atol=2e-5, rtol=1e-4)
 
 
 @pytest.mark.slow
-def test_the_published_storyteller_tells_a_story() -> None:
-    folder = CHECKPOINTS / "stories15m"
-    if not folder.exists():
+def test_the_published_storyteller_tells_a_story(tmp_path: Path) -> None:
+    file = CHECKPOINTS / "stories15m" / "stories15M.bin"
+    if not file.exists():
         pytest.skip("needs `make checkpoints`")
-    pieces, _ = read_llama2c_vocabulary(folder / "tokenizer.bin")
-    config, tensors = read_llama2c(folder / "stories15M.bin")
-    start = [config["bos_token_id"], *(pieces.index(piece) for piece in (" Once", " upon", " a", " time"))]
-    story = "".join(pieces[token] for token in greedy(llama_of(config, tensors), start, 40))
-    assert story.startswith(", there was a little girl named Lily. She loved to play outside in the")
+    publish(file, tmp_path / "new")
+    ours, theirs = load_model(tmp_path / "new"), llama_of(*read_llama2c(file))
+    assert ours.sizes == SIZES["stories15m"]
+    assert sum(parameter.numel() for parameter in ours.parameters()) == count_parameters("llama", SIZES["stories15m"])
+    tokenizer = read_published(tmp_path / "new")
+    (start,) = tokenizer.encode(["Once upon a time"], special=True)
+    told = tokenizer.decode([greedy(theirs, start, 40)])[0]
+    with torch.no_grad():
+        ids = torch.tensor([start])
+        torch.testing.assert_close(ours(ids), theirs(ids).logits, atol=2e-4, rtol=1e-4)
+    assert told.startswith(", there was a little girl named Lily. She loved to play outside in the")
