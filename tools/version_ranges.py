@@ -26,7 +26,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 RECORD = ROOT / "tools" / "tested_versions.json"
 TARGETS = ("oldest", "newest")
-EXTRAS = ("bleu", "parquet", "datasets", "detection", "constrained", "sound", "tensorboard")
+EXTRAS = ("bleu", "parquet", "datasets", "constrained", "sound", "tensorboard")
 TESTS = ("pytest", "pytest-xdist", "hypothesis")  # what runs the tests is what runs them elsewhere
 REQUIREMENT = re.compile(r"(?P<name>[\w.-]+)(\[[\w,.-]+\])?>=(?P<bound>\d+(\.\d+)*)")
 

@@ -27,7 +27,7 @@ def test_the_oldest_are_the_lower_bounds_and_the_newest_are_free() -> None:
     pyproject = project("alpha>=2.11", "delta-e>=1")
     assert bounds(pyproject) == {"alpha": "2.11", "delta-e": "1", "beta": "0.4.1"}
     oldest = requirements_for("oldest", pyproject, PINS).splitlines()
-    assert oldest[0] == "--editable .[bleu,parquet,datasets,detection,constrained,sound,tensorboard]"
+    assert oldest[0] == "--editable .[bleu,parquet,datasets,constrained,sound,tensorboard]"
     assert oldest[1:4] == ["pytest==9.2.0", "pytest-xdist==3.8.0", "hypothesis==6.170"]
     assert oldest[4:] == ["alpha==2.11", "delta-e==1", "beta==0.4.1"]
     assert requirements_for("newest", pyproject, PINS).splitlines() == oldest[:4]

@@ -32,7 +32,7 @@ from qkv.models.head_choice import HeadChoice
 from qkv.train.adapt.backbone import BackboneRate
 from qkv.train.flops import flops_per_counted_token
 from qkv.train.metrics_of_boxes import BoxScores, score_boxes
-from qkv.train.objectives.detection import SetPredictionLoss, assignment
+from qkv.train.objectives.detection import SetPredictionLoss
 from qkv.train.objectives.loss import Loss
 from qkv.train.optimizers import adamw
 from qkv.train.reporter import Reporter
@@ -86,7 +86,6 @@ def train_detector(
     """
     folder = Path(folder)
     check_folder(folder, how.resume, how.overwrite)
-    assignment()  # is missed before anything is done
     if valid is not None and valid.names != data.names:
         raise QkvError(f"The validation classes {', '.join(valid.names)} are not those of the training pictures.")
     if valid is None and how.hold_out:

@@ -1,7 +1,5 @@
 """Set prediction against the reference library's loss, and whether it can be learned."""
 
-import sys
-
 import pytest
 import torch
 from transformers import DetrConfig
@@ -13,7 +11,7 @@ from qkv.models.catalogue import build
 from qkv.models.detr import DetrSizes
 from qkv.models.head_choice import HeadChoice
 from qkv.parts.detection_heads import Detections
-from qkv.train.objectives.detection import SetPredictionLoss, assignment
+from qkv.train.objectives.detection import SetPredictionLoss
 
 CLASSES, QUERIES = 4, 9
 COUNTS = [3, 0, 5, 1]  # objects of each picture
@@ -119,12 +117,6 @@ def test_a_query_that_says_no_number_is_matched_last():
     found[0, 0, :4] = torch.nan
     matched = SetPredictionLoss().match(torch.randn(1, 4, QUERIES, 5), found, labels, boxes)
     assert (matched.queries[matched.pictures == 0] >= 4).all()
-
-
-def test_training_without_scipy_is_one_sentence(monkeypatch):
-    monkeypatch.setitem(sys.modules, "scipy.optimize", None)
-    with pytest.raises(QkvError, match=r"qkv\[detection\]"):
-        assignment()
 
 
 def test_a_matching_without_costs_is_refused():

@@ -5,14 +5,12 @@ Shapes: l layers of the decoder, b pictures, n queries, t objects of the fullest
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from numpy.typing import NDArray
 from torch import Tensor
 
 from qkv.data.box_rows import AnyBoxBatch
@@ -20,19 +18,10 @@ from qkv.errors import QkvError
 from qkv.parts.boxes import corners, generalised_overlap
 from qkv.parts.detection_heads import Detections
 from qkv.parts.precision import widened
+from qkv.train.assignment import assign_many
 from qkv.train.objectives.loss import Loss
 
 FAR = 1e6  # the cost of a pair that has none, such as of a box that is no number: taken only where nothing else is left
-
-
-def assignment() -> Callable[[NDArray[Any]], tuple[NDArray[np.int64], NDArray[np.int64]]]:
-    """Rows and columns of the cheapest pairs of a table, in the order of rows. [kuhn1955]"""
-    try:
-        from scipy.optimize import linear_sum_assignment
-    except ImportError as error:
-        raise QkvError('A model learns to find objects by help of SciPy: pip install "qkv[detection]".') from error
-    found: Callable[..., Any] = linear_sum_assignment
-    return found
 
 
 @dataclass(frozen=True)
@@ -115,14 +104,10 @@ class SetPredictionLoss:
         costs = self.distance_cost * distance - self.class_cost * likely - self.overlap_cost * overlap
         costs = costs.nan_to_num(nan=FAR, posinf=FAR, neginf=FAR).clamp(max=FAR)
         table, there = costs.flatten(0, 1).cpu().numpy(), (labels >= 0).cpu().numpy()  # one wait for the device
-        assign, found_pairs = assignment(), [np.zeros((4, 0), np.int64)]
-        for number, own in enumerate(np.tile(there, (layers, 1))):
-            objects = np.flatnonzero(own)
-            queries, chosen = assign(table[number][:, objects])
-            layer, picture = divmod(number, pictures)
-            ones = np.ones_like(queries)
-            found_pairs.append(np.stack([layer * ones, picture * ones, queries, objects[chosen]]))
-        return Matched(*torch.from_numpy(np.concatenate(found_pairs, 1)).to(logits.device))
+        triples = assign_many(table, np.tile(there, (layers, 1)))  # of layer · picture, query and object
+        layer, picture = np.divmod(triples[:, 0], pictures)
+        columns = torch.from_numpy(np.stack([layer, picture, triples[:, 1], triples[:, 2]])).to(logits.device)
+        return Matched(*columns)
 
     def _class_loss(self, logits: Tensor, classes: Tensor) -> Tensor:
         """The mean over all queries of a layer, those without an object counting less. [l]"""
