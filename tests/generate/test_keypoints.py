@@ -12,7 +12,6 @@ from qkv.generate.keypoints import KeypointFinder, blurred, read_maps
 from qkv.models.catalogue import build
 from qkv.models.head_choice import HeadChoice
 from qkv.models.vitpose import ViTPoseSizes
-from qkv.train.objectives.keypoints import hills
 
 NAMES = ("nose", "ear", "eye")
 SIZE = (64, 48)
@@ -23,6 +22,13 @@ def small_model(kind: str = "keypoints"):
     torch.manual_seed(0)
     sizes = ViTPoseSizes(image=64, image_width=48, width=16, hidden=16, heads=2, layers=1, decoder="plain")
     return build("vitpose", sizes, HeadChoice(kind, NAMES if kind == "keypoints" else ()))
+
+
+def hills(points, height, width, radius):
+    """exp(−d²/2r²), d being the distance to the point, between pixels too. [b p 2] → [b p h w]"""
+    across, down = points[..., 0] * (width - 1), points[..., 1] * (height - 1)
+    columns, rows = torch.arange(width) - across[..., None], torch.arange(height) - down[..., None]
+    return torch.exp(-(rows[..., :, None] ** 2 + columns[..., None, :] ** 2) / (2 * radius**2))
 
 
 def noisy_maps(rows: int = 4) -> torch.Tensor:

@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from qkv.data.box_rows import BoxBatch
 from qkv.data.captioned import CaptionBatch
 from qkv.data.image_rows import ImageBatch
-from qkv.data.keypoint_rows import KeypointBatch
 from qkv.data.labelled_sounds import LabelledSoundBatch
 from qkv.data.masking import MaskedBatch
 from qkv.data.packing import LanguageBatch
@@ -30,7 +29,6 @@ from qkv.data.span_hiding import SpanHiding
 from qkv.models.catalogue import FAMILIES, build
 from qkv.models.detr import DetrSizes
 from qkv.models.head_choice import HeadChoice
-from qkv.models.vitpose import ViTPoseSizes
 from qkv.train.cost.step import AlwaysThis
 from qkv.train.objectives import SequenceToSequenceLoss
 from qkv.train.objectives.consistency import ConsistentLoss
@@ -40,7 +38,6 @@ from qkv.train.objectives.embeddings import PairClassifier, PairClassLoss
 from qkv.train.objectives.expert_losses import with_expert_losses
 from qkv.train.objectives.image_text import ImageTextLoss
 from qkv.train.objectives.images import HardDistillationLoss, ImageClassificationLoss
-from qkv.train.objectives.keypoints import HeatmapLoss
 from qkv.train.objectives.language import LanguageLoss
 from qkv.train.objectives.masked import MaskedLoss
 from qkv.train.objectives.masked_patches import MaskedPatchLoss
@@ -124,14 +121,6 @@ def captions() -> Made:
     return model, ImageTextLoss(), CaptionBatch(pictures(5), texts, torch.full((5,), 7), NORMALISE, seed=3)
 
 
-def points() -> Made:
-    sizes = ViTPoseSizes(image=32, image_width=32, patch=8, width=32, hidden=32, heads=2, layers=1, decoder_width=16)
-    # In float64: convolutions on a GPU round to 11 bits and add in any order, so that two plain runs differ, too.
-    pixels = torch.randn(4, 3, 32, 32, dtype=torch.float64)
-    batch = KeypointBatch(pixels, torch.rand(4, 2, 2), torch.ones(4, 2, dtype=torch.bool), 8)
-    return build("vitpose", sizes, HeadChoice("keypoints", ("first", "last"))).double(), HeatmapLoss(), batch
-
-
 def boxes() -> Made:
     sizes = DetrSizes(
         stem=8, stage_widths=(8, 16), stage_depths=(1, 1), residual="basic", map_norm="batch", queries=4, width=32,
@@ -186,7 +175,6 @@ RECORDED: dict[str, Callable[[], Made]] = {
     "two passes": lambda: translation("transformer", consistent=True),
     **{name: lambda name=name: picture(name) for name in IMAGE_FAMILIES if name in ("vit", "deit")},  # type: ignore[misc]
     "clip": captions,
-    "vitpose": points,
     "ast": spectra,
     "two texts": two_texts,
     **{name: lambda name=name: of_objective(name) for name in OBJECTIVES},  # type: ignore[misc]
