@@ -1,11 +1,11 @@
 """Plans: every row once, within the budget, with little padding."""
 
-from itertools import combinations, pairwise
+from itertools import pairwise
 
 import numpy as np
 import pytest
 
-from qkv.data.plan import FixedShapes, RowCount, TokenBudget, choose_widths, padded_share, round_up
+from qkv.data.plan import FixedShapes, RowCount, TokenBudget
 from qkv.errors import QkvError
 
 
@@ -45,26 +45,6 @@ def test_batches_are_as_large_as_the_budget_allows():
         assert (len(batch.rows) + 1) * width > 4096
 
 
-@pytest.mark.parametrize(
-    ("batching", "most"),
-    [
-        (TokenBudget(4096), 0.10),
-        (TokenBudget(4096, 8), 0.18),
-        (FixedShapes(4096, (16, 24, 32, 48, 64, 128)), 0.32),
-    ],
-    ids=str,
-)
-def test_little_is_padding(batching, most):
-    source, target = lengths()
-    share = padded_share(batching.plan(source, target, np.random.default_rng(0)), source, target)
-    assert 0 <= share < most
-    shuffled = np.arange(len(source)).reshape(-1, 200)  # batches in the order of the data, for comparison
-    careless = 1 - (source.sum() + target.sum()) / sum(
-        200 * (source[rows].max() + target[rows].max()) for rows in shuffled
-    )
-    assert share < careless / 2
-
-
 def test_widths_are_multiples_of_what_the_model_reads():
     source, target = lengths()
     for batch in TokenBudget(4096, multiple_of=8).plan(source, target, np.random.default_rng(0)):
@@ -101,21 +81,6 @@ def test_rows_that_do_not_fit_are_an_error():
         FixedShapes(4096, (8, 16)).plan(np.array([3, 50]), np.array([3, 3]), np.random.default_rng(0))
     with pytest.raises(QkvError, match="does not fit"):
         FixedShapes(16, (8, 16)).plan(np.array([3]), np.array([3]), np.random.default_rng(0))
-
-
-@pytest.mark.parametrize("count", [1, 2, 3, 50])
-def test_chosen_widths_are_the_best_of_all_choices(count):
-    source, target = lengths(500)
-    needed = round_up(np.maximum(source, target - 1), 16)
-
-    def cost(widths):
-        return np.array(widths)[np.searchsorted(widths, needed)].sum()
-
-    chosen = choose_widths(source, target, count, multiple_of=16)
-    values = np.unique(needed).tolist()
-    others = [(*some, values[-1]) for k in range(min(count, len(values))) for some in combinations(values[:-1], k)]
-    assert len(chosen) <= count
-    assert cost(chosen) == min(map(cost, others))
 
 
 def test_a_count_of_rows_is_kept_whatever_their_lengths():

@@ -24,20 +24,6 @@ def test_scores_are_those_of_each_token_after_the_ones_before():
         assert found.bits_per_byte == pytest.approx(-sum(expected) / math.log(2) / len(text.encode()), rel=1e-4)
 
 
-def test_a_text_is_scored_after_another():
-    pairs = [("The quick", " brown fox"), ("", "a"), ("Once", " upon a time"), ([5, 6, 7], "dog")]
-    for (before, text), found in zip(pairs, WRITER.score_after(pairs), strict=True):
-        start = WRITER.encode(before)
-        ids = start + found.ids
-        expected = [logits_after(WRITER.model, ids[:i]).log_softmax(-1) for i in range(len(start), len(ids))]
-        decoded = WRITER.tokenizer.decode(ids, whole=True)
-        assert decoded == before + text if isinstance(before, str) else decoded.endswith(text)
-        wanted = [float(each[token]) for each, token in zip(expected, found.ids, strict=True)]
-        assert found.log_probabilities == pytest.approx(wanted, abs=1e-4)
-        assert found.likeliest == [int(each.argmax()) == token for each, token in zip(expected, found.ids, strict=True)]
-        assert found.bytes == len(text.encode())
-
-
 def test_what_greedy_decoding_writes_is_greedy():
     (written,) = WRITER.run([[5, 6, 7]], Options(most=6))
     found = score_rows(WRITER.model, [ScoredIds([5, 6, 7], written.ids, 1), ScoredIds([5, 6, 7], [9, 9], 1)])

@@ -11,10 +11,8 @@ from torch import nn
 from qkv.data.answers import SpanRows
 from qkv.data.batches import Batches
 from qkv.data.bert_tokenizer import bert_parts
-from qkv.data.contrast import GroupRows
 from qkv.data.encoding import Limit
-from qkv.data.labelled import ClassRows, ValueRows
-from qkv.data.plan import RowCount, TokenBudget
+from qkv.data.plan import TokenBudget
 from qkv.data.questions import Answer, Question
 from qkv.data.tagged import TagRows
 from qkv.data.text_rows import TextRows
@@ -23,9 +21,8 @@ from qkv.models.bert import BertSizes
 from qkv.models.catalogue import build
 from qkv.models.head_choice import HeadChoice
 from qkv.models.text_model import TextModel
-from qkv.train.objectives.embeddings import ContrastiveLoss
-from qkv.train.objectives.labels import ClassificationLoss, RegressionLoss, SpanLoss, TagLoss
-from qkv.train.task_scores import AnswerScores, ClassScores, SimilarityScores, TagScores, ValueScores, said_about
+from qkv.train.objectives.labels import SpanLoss, TagLoss
+from qkv.train.task_scores import AnswerScores, TagScores, said_about
 
 WORDS = ["red", "green", "blue", "one", "two", "three", "cat", "dog", "bird"]
 NAMES = {"red": "B-COL", "green": "B-COL", "blue": "B-COL", "cat": "B-PET", "dog": "B-PET", "bird": "B-PET"}
@@ -77,30 +74,6 @@ def test_answers_come_back_in_the_order_of_the_rows() -> None:
     assert lengths == rows.tokens.lengths.tolist()
 
 
-def test_classes() -> None:
-    words = some_words(200)
-    rows = ClassRows(texts_of(words), np.array([int("cat" in each) for each in words]))
-    model = model_for(HeadChoice("classification", ("no", "yes")))
-    scores = ClassScores(rows)
-    before = scores(model)["matthews"]
-    learn(model, ClassificationLoss(), rows, 60)
-    after = scores(model)
-    assert before < 0.5 < 0.95 < after["matthews"] <= 1
-    assert after["accuracy"] > 0.95
-    assert after["macro_f1"] > 0.95
-
-
-def test_numbers() -> None:
-    words = some_words(200)
-    values = np.array([sum(word in ("one", "two", "three") for word in each) / 3 for each in words], np.float32)
-    rows = ValueRows(texts_of(words), values)
-    model = model_for(HeadChoice("classification", ("value",)))
-    learn(model, RegressionLoss(), rows, 80)
-    figures = ValueScores(rows)(model)
-    assert figures["pearson"] > 0.9
-    assert figures["spearman"] > 0.85
-
-
 def test_tags_also_through_windows() -> None:
     words = some_words(150)
     tags = [[NAMES.get(word, "O") for word in each] for each in words]
@@ -149,19 +122,3 @@ def test_answers_through_windows_and_none() -> None:
     without = AnswerScores(rows, encodings, questions, threshold=-1e9)(model)
     unanswerable = sum(not each.answers for each in questions) / len(questions)
     assert without["exact_match"] == pytest.approx(unanswerable)
-
-
-def test_similarities() -> None:
-    words = some_words(200)
-    shuffled = [np.random.default_rng(1).permutation(each).tolist() for each in words]
-    rows = GroupRows((texts_of(words), texts_of(shuffled)))
-    model = model_for(HeadChoice("embedding", pooling="mean"))
-    learn(model, ContrastiveLoss(), rows, 20)
-    others = some_words(200, seed=2)
-    alike = np.tile(np.array([1, 0], np.float32), 100)
-    seconds = [shuffled[i] if alike[i] else others[i] for i in range(200)]
-    figures = SimilarityScores(GroupRows((texts_of(words), texts_of(seconds)), alike))(model)
-    assert figures["spearman"] > 0.7
-    (batch,) = Batches(rows, RowCount(200))
-    with torch.no_grad():
-        assert ContrastiveLoss().measure(model, batch)["accuracy"].total > 120

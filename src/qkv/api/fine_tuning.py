@@ -15,7 +15,7 @@ from qkv.api.texts import about_model, fingerprint_of_texts
 from qkv.data.answers import SpanRows
 from qkv.data.batches import Batches
 from qkv.data.contrast import GroupRows
-from qkv.data.encoding import Limit
+from qkv.data.encoding import Encoding, Limit
 from qkv.data.labelled import ClassRows, LabelledTexts
 from qkv.data.plan import Batching, RowCount
 from qkv.data.questions import Question
@@ -91,15 +91,21 @@ def fine_tune_classifier(
 
     def rows(some: Sequence[Any]) -> ClassRows:
         texts, seconds, labels = zip(*some, strict=True)
-        limit = how.limit(network)
-        if data.seconds is None:
-            encodings = use.tokenizer.encodings(texts, limit=limit)
-        else:
-            encodings = use.tokenizer.encode_pairs(texts, seconds, limit=limit)
+        encodings = encoded(use, texts, seconds if pairs else None, how)
         return ClassRows(use.rows(encodings), _places(labels, place))
 
     pairs = data.seconds is not None
     return fine_tune(use, rows, items, held, objective, Path(folder), how, evaluate, pairs)
+
+
+def encoded(
+    use: TextReader, texts: Sequence[str], seconds: Sequence[str] | None, how: FineTuning
+) -> list[Encoding]:  # fmt: skip
+    """Texts as the model reads them, each with its second one where there are any."""
+    limit = how.limit(use.model)
+    if seconds is None:
+        return use.tokenizer.encodings(texts, limit=limit)
+    return use.tokenizer.encode_pairs(texts, seconds, limit=limit)
 
 
 def fine_tune_tagger(

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from qkv.api.fine_tuning import HOW, FineTuning, fine_tune, headed
+from qkv.api.fine_tuning import HOW, FineTuning, encoded, fine_tune, headed
 from qkv.api.runs import divided
 from qkv.data.labelled import RatedTexts, ValueRows
 from qkv.errors import QkvError
@@ -37,11 +37,7 @@ def fine_tune_rater(
 
     def rows(some: Sequence[Any]) -> ValueRows:
         texts, seconds, values = zip(*some, strict=True)
-        limit = how.limit(use.model)
-        if data.seconds is None:
-            encodings = use.tokenizer.encodings(texts, limit=limit)
-        else:
-            encodings = use.tokenizer.encode_pairs(texts, seconds, limit=limit)
+        encodings = encoded(use, texts, seconds if data.seconds is not None else None, how)
         return ValueRows(use.rows(encodings), np.array(values, np.float32))
 
     return fine_tune(use, rows, items, held, objective, Path(folder), how, evaluate, data.seconds is not None)

@@ -12,7 +12,6 @@ def layers(
         list[str] | None, typer.Argument(help="Texts to measure how a small change of the weights grows.")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the page and its plots; layers inside the run.")] = None,
-    noise: Annotated[float, typer.Option(help="Of the change, as a share of each matrix.")] = 0.01,
     device: Annotated[str, typer.Option(help="cpu, cuda, mps, xpu or auto.")] = "auto",
 ) -> None:
     """Draw the norms of gradients and of updates, layer by layer, from the first step to the last.
@@ -30,5 +29,5 @@ def layers(
     """
     from qkv.api.looking_layers import look_at_layers
 
-    for file in look_at_layers(run, texts or (), out=out, noise=noise, device=device):
+    for file in look_at_layers(run, texts or (), out=out, device=device):
         typer.echo(str(file))

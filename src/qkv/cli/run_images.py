@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from qkv.cli.inputs import Input
-from qkv.cli.run_reading import in_json
+from qkv.cli.run_reading import in_json, tell_cosines, tell_vectors
 from qkv.errors import QkvError
 
 if TYPE_CHECKING:
@@ -58,15 +58,9 @@ def embed_pictures(model: "ImageEncoder", inputs: list[Input], before: int, requ
     """A vector as a JSON list; with --similar the cosines to those pictures, and the file."""
     files, others = [file for file, _ in inputs], request.reading.similar
     if others:
-        for file, cosines in zip(files, model.similarities(files, others).tolist(), strict=True):
-            if request.as_json:
-                similar = [{"file": other, "cosine": each} for other, each in zip(others, cosines, strict=True)]
-                yield in_json(input=file, similar=similar)
-            else:
-                yield "\t".join([*(f"{each:.4f}" for each in cosines), file])
-        return
-    for file, vector in zip(files, model.run(files).tolist(), strict=True):
-        yield in_json(input=file, embedding=vector) if request.as_json else json.dumps(vector)
+        yield from tell_cosines(files, "file", others, model.similarities(files, others), request)
+    else:
+        yield from tell_vectors(files, model.run(files), request)
 
 
 def compare_with_texts(model: "ImageTextReader", inputs: list[Input], before: int, request: Any) -> Iterator[str]:
@@ -81,15 +75,9 @@ def compare_with_texts(model: "ImageTextReader", inputs: list[Input], before: in
         yield from _told(model, files, told, before, request)
         return
     if texts:
-        for file, cosines in zip(files, model.similarities(files, texts).tolist(), strict=True):
-            if request.as_json:
-                similar = [{"text": text, "cosine": each} for text, each in zip(texts, cosines, strict=True)]
-                yield in_json(input=file, similar=similar)
-            else:
-                yield "\t".join([*(f"{each:.4f}" for each in cosines), file])
-        return
-    for file, vector in zip(files, model.of_pictures(files).tolist(), strict=True):
-        yield in_json(input=file, embedding=vector) if request.as_json else json.dumps(vector)
+        yield from tell_cosines(files, "text", texts, model.similarities(files, texts), request)
+    else:
+        yield from tell_vectors(files, model.of_pictures(files), request)
 
 
 def _told(model: "ImageTextReader", files: list[str], told: str, before: int, request: Any) -> Iterator[str]:

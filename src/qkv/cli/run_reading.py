@@ -111,15 +111,25 @@ def embed(model: "SentenceEncoder", inputs: list[Input], before: int, request: A
     """A vector as a JSON list; with --similar the cosines to those texts, and the input."""
     texts, others = [text for text, _ in inputs], request.reading.similar
     if others:
-        for text, cosines in zip(texts, model.similarities(texts, others).tolist(), strict=True):
-            if request.as_json:
-                similar = [{"text": other, "cosine": each} for other, each in zip(others, cosines, strict=True)]
-                yield in_json(input=text, similar=similar)
-            else:
-                yield "\t".join([*(f"{each:.4f}" for each in cosines), in_line(text)])
-        return
-    for text, vector in zip(texts, model.run(texts).tolist(), strict=True):
-        yield in_json(input=text, embedding=vector) if request.as_json else json.dumps(vector)
+        yield from tell_cosines(texts, "text", others, model.similarities(texts, others), request)
+    else:
+        yield from tell_vectors(texts, model.run(texts), request)
+
+
+def tell_cosines(given: list[str], kind: str, others: list[str], cosines: Any, request: Any) -> Iterator[str]:
+    """How like each of the others, which are of a kind, what was given is; cosines [given others]."""
+    for one, row in zip(given, cosines.tolist(), strict=True):
+        if request.as_json:
+            similar = [{kind: other, "cosine": each} for other, each in zip(others, row, strict=True)]
+            yield in_json(input=one, similar=similar)
+        else:
+            yield "\t".join([*(f"{each:.4f}" for each in row), in_line(one)])
+
+
+def tell_vectors(given: list[str], vectors: Any, request: Any) -> Iterator[str]:
+    """A line for each of the vectors [given d]."""
+    for one, vector in zip(given, vectors.tolist(), strict=True):
+        yield in_json(input=one, embedding=vector) if request.as_json else json.dumps(vector)
 
 
 def read_states(model: "StateReader", inputs: list[Input], before: int, request: Any) -> Iterator[str]:

@@ -10,7 +10,7 @@ import typer
 from qkv.cli.groups import with_groups
 from qkv.cli.train_chosen import learning_line
 from qkv.cli.train_images_chosen import LINEAR_PROBE, told_asked, told_changes, told_model, told_verdict
-from qkv.cli.train_optimizer import optimizer_in, tell_rate
+from qkv.cli.train_optimizer import optimizer_in
 from qkv.cli.train_options import (
     EXAMPLES_SHOWN,
     DataOptions,
@@ -21,6 +21,7 @@ from qkv.cli.train_options import (
     settings_of,
     wanted,
     warmup_of,
+    watched,
 )
 from qkv.errors import QkvError
 
@@ -106,16 +107,12 @@ def images(data: DataOptions, run: PictureRunOptions, pictures: PictureOptions) 
         --hold-out 0.2 --out runs/colours
       qkv run runs/colours pictures/warm/3.ppm
     """
-    import torch
-
     from qkv.api.image_choice import judged, sizes_for
     from qkv.api.image_training import train_image_classifier
     from qkv.api.runs import check_folder
     from qkv.api.training import read_result
     from qkv.data.classes import divided_rows
     from qkv.parts.device import device_called
-    from qkv.train.find_rate import RateFound
-    from qkv.train.interrupts import Interrupted
     from qkv.train.reporter import Reporter
 
     if run.length is not None:
@@ -141,7 +138,7 @@ def images(data: DataOptions, run: PictureRunOptions, pictures: PictureOptions) 
     head, objective = lesson(pictures, run, rows, reader, how.smoothing)
     reporter.say(told_changes(found) if pictures.change == AUTO else told_asked(pictures.change))
     reporter.say(learning_line(run, str(batch), rate, how.schedule, how.settings))
-    try:
+    with watched(run, f"{batch} pictures", "give fewer with --batch-rows"):
         trained = train_image_classifier(
             rows,
             run.out,
@@ -154,14 +151,6 @@ def images(data: DataOptions, run: PictureRunOptions, pictures: PictureOptions) 
             how=how,
             evaluate=None if beside is None else lambda _: beside,
         )
-    except Interrupted as stopped:  # the loop has said where all is saved and how to go on
-        raise typer.Exit(stopped.exit_code) from None
-    except RateFound as tried:
-        tell_rate(tried.search)
-    except torch.OutOfMemoryError as error:
-        raise QkvError(
-            f"The device ran out of memory with batches of {batch} pictures: give fewer with --batch-rows."
-        ) from error
     shown = held or rows
     examples = [
         wanted(found.label, shown.names[int(shown.labels[number])])

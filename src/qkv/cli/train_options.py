@@ -37,7 +37,9 @@ class DataOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunOptions(OptimizerOptions):
+class RunBasics(OptimizerOptions):
+    """What runs of any batches have."""
+
     out: Annotated[Path, typer.Option(help="Folder for the model and the history of its training.")] = field(
         metadata={BY_COMMAND: lambda command: Path("runs") / command}
     )
@@ -45,10 +47,6 @@ class RunOptions(OptimizerOptions):
     minutes: Annotated[float | None, typer.Option(help="Train for so long; 5 where --steps is not given either.")] = (
         None
     )
-    batch_rows: Annotated[int, typer.Option(min=1, help="Texts, or rows of text, of a batch.")] = 16
-    length: Annotated[
-        int | None, typer.Option(min=1, help="Most tokens of a text or row; what is longer is cut or divided.")
-    ] = None
     learning_rate: Annotated[
         float | None, typer.Option(help="Peak of the learning rate; by default what suits the task.")
     ] = None
@@ -59,6 +57,19 @@ class RunOptions(OptimizerOptions):
     device: Annotated[str, typer.Option(help="cpu, cuda, mps, xpu or auto.")] = "auto"
     seed: Annotated[int, typer.Option(help="Of weights, batches and dropout.")] = 0
     evaluate_every: Annotated[int, typer.Option(help="Steps between evaluations, each with a checkpoint.")] = 100
+    gradient_norms: Annotated[
+        bool, typer.Option("--gradient-norms", help="Record what each layer does, for `qkv layers` to draw.")
+    ] = False
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in the folder.")] = False
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Begin anew where the folder holds a run.")] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions(RunBasics):
+    batch_rows: Annotated[int, typer.Option(min=1, help="Texts, or rows of text, of a batch.")] = 16
+    length: Annotated[
+        int | None, typer.Option(min=1, help="Most tokens of a text or row; what is longer is cut or divided.")
+    ] = None
     save_every: Annotated[
         int | None, typer.Option(help="Steps between checkpoints, where not as between evaluations.")
     ] = None
@@ -67,11 +78,6 @@ class RunOptions(OptimizerOptions):
     roll_back: Annotated[
         float | None, typer.Option(help="Go back to a checkpoint when the loss is so many times the usual, such as 2.")
     ] = None
-    gradient_norms: Annotated[
-        bool, typer.Option("--gradient-norms", help="Record what each layer does, for `qkv layers` to draw.")
-    ] = False
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in the folder.")] = False
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Begin anew where the folder holds a run.")] = False
 
     def __post_init__(self) -> None:
         if self.find_rate:
@@ -216,9 +222,36 @@ def divide(
     return divided(items, share, key, kind) if share else (list(items), [])
 
 
+def parted(
+    known: Item,
+    columns: Sequence[str],
+    share: float,
+    key: Callable[[Any], str],
+    kind: Callable[[Any], str] | None = None,
+) -> tuple[Item, Item]:
+    """(to train on, held out) of a data set whose columns stand beside each other, by one or two of these.
+
+    `key` and `kind` are given a row: what stands in each column, None in those that are not there.
+    """
+    values = [getattr(known, name) for name in columns]
+    rows = list(zip(*(each or [None] * len(values[0]) for each in values), strict=True))
+    parts = [
+        replace(known, **{  # type: ignore[type-var]
+            name: None if whole is None else [row[place] for row in some]
+            for place, (name, whole) in enumerate(zip(columns, values, strict=True))
+        })
+        for some in divide(rows, share, key, kind)
+    ]  # fmt: skip
+    return parts[0], parts[1]
+
+
 @contextmanager
-def watched(run: RunOptions) -> Iterator[None]:
-    """Ctrl-C, a full device and a search for the rate end as they should."""
+def watched(
+    run: RunOptions,
+    batch: str | None = None,
+    smaller: str = "give fewer with --batch-rows, or shorter ones with --length",
+) -> Iterator[None]:
+    """Ctrl-C, a full device and a search for the rate end as they should; `batch` is what batches are made of."""
     import torch
 
     from qkv.train.find_rate import RateFound
@@ -231,10 +264,8 @@ def watched(run: RunOptions) -> Iterator[None]:
     except RateFound as rate:
         tell_rate(rate.search)
     except torch.OutOfMemoryError as error:
-        raise QkvError(
-            f"The device ran out of memory with batches of {run.batch_rows} rows: give fewer with --batch-rows, or "
-            "shorter ones with --length."
-        ) from error
+        batch = batch or f"{run.batch_rows} rows"
+        raise QkvError(f"The device ran out of memory with batches of {batch}: {smaller}.") from error
 
 
 def report(

@@ -1,19 +1,18 @@
 """`qkv train text-to-text`: a model, new or loaded, learns to turn one text into another."""
 
 from collections import Counter
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from qkv.cli.groups import BY_COMMAND, with_groups
+from qkv.cli.groups import with_groups
 from qkv.cli.train_attention import AttentionOptions, choice_of
-from qkv.cli.train_optimizer import OptimizerOptions, tell_rate
 from qkv.cli.train_options import (
     EXAMPLES_SHOWN,
     AdaptOptions,
+    RunBasics,
     RunOptions,
     optimizer_of,
     quoted,
@@ -22,6 +21,7 @@ from qkv.cli.train_options import (
     settings_of,
     wanted,
     warmup_of,
+    watched,
 )
 from qkv.cli.train_text import NewModelOptions, further
 from qkv.errors import QkvError
@@ -63,14 +63,7 @@ class NewPairModelOptions(NewModelOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PairRunOptions(OptimizerOptions):
-    out: Annotated[Path, typer.Option(help="Folder for the model and the history of its training.")] = field(
-        metadata={BY_COMMAND: lambda command: Path("runs") / command}
-    )
-    steps: Annotated[int | None, typer.Option(help="Train for so many updates.")] = None
-    minutes: Annotated[float | None, typer.Option(help="Train for so long; 5 where --steps is not given either.")] = (
-        None
-    )
+class PairRunOptions(RunBasics):
     batch_tokens: Annotated[int, typer.Option(help="Most tokens of a batch, padding counted.")] = 2048
     max_length: Annotated[int, typer.Option(help="Pairs with more tokens on a side are left out of training.")] = 256
     learning_rate: Annotated[
@@ -82,33 +75,11 @@ class PairRunOptions(OptimizerOptions):
     ] = None
     subword_dropout: Annotated[float, typer.Option(help="Share of BPE merges left out, anew each epoch.")] = 0.0
     label_smoothing: Annotated[float, typer.Option(help="Share of each target spread over the vocabulary.")] = 0.1
-    precision: Annotated[str, typer.Option(help="float32, bfloat16 or float8; auto: bfloat16 on a GPU.")] = "auto"
-    device: Annotated[str, typer.Option(help="cpu, cuda, mps, xpu or auto.")] = "auto"
-    seed: Annotated[int, typer.Option(help="Of weights, batches and dropout.")] = 0
     evaluate_every: Annotated[int, typer.Option(help="Steps between evaluations, each with a checkpoint.")] = 200
-    gradient_norms: Annotated[
-        bool, typer.Option("--gradient-norms", help="Record what each layer does, for `qkv layers` to draw.")
-    ] = False
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in the folder.")] = False
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Begin anew where the folder holds a run.")] = False
 
     def run(self) -> RunOptions:
         """What it shares with other trainings."""
-        return RunOptions(
-            out=self.out,
-            steps=self.steps,
-            minutes=self.minutes,
-            learning_rate=self.learning_rate,
-            warmup=self.warmup,
-            precision=self.precision,
-            device=self.device,
-            seed=self.seed,
-            evaluate_every=self.evaluate_every,
-            gradient_norms=self.gradient_norms,
-            resume=self.resume,
-            overwrite=self.overwrite,
-            **{each.name: getattr(self, each.name) for each in fields(OptimizerOptions)},
-        )
+        return RunOptions(**{each.name: getattr(self, each.name) for each in fields(RunBasics)})
 
 
 @with_groups
@@ -147,16 +118,12 @@ def text_to_text(
       qkv train text-to-text --model runs/words --data words.tsv --source word --target phonemes \\
         --freeze 1 --steps 20 --hold-out 0 --out runs/words-further
     """
-    import torch
-
     from qkv.api.choices import DataSettings
     from qkv.api.pairs import hold_out, read_pairs
     from qkv.api.scores import Scores, find_metric
     from qkv.api.training import FAMILY, SIZES, TOKENIZER, read_result, train_text_to_text
     from qkv.cli.spellings import names_of, sizes_of, tokenizers_of
     from qkv.data.plan import TokenBudget
-    from qkv.train.find_rate import RateFound
-    from qkv.train.interrupts import Interrupted
     from qkv.train.objectives.sequence_to_sequence import SequenceToSequenceLoss
     from qkv.train.reporter import Reporter
     from qkv.train.schedules import Cosine
@@ -193,7 +160,7 @@ def text_to_text(
     if metric and not held:
         raise QkvError("A metric needs data to be measured on: give --valid, or --hold-out above 0.")
     scores = Scores(held, metric or ["cer"], limit=DECODED) if held else None
-    try:
+    with watched(run, f"{budget.batch_tokens} tokens", "give fewer with --batch-tokens, or a smaller --size"):
         trained = train_text_to_text(
             to_train,
             run.out,
@@ -219,15 +186,6 @@ def text_to_text(
             resume=run.resume,
             overwrite=run.overwrite,
         )
-    except Interrupted as stopped:  # the loop has said where all is saved and how to go on
-        raise typer.Exit(stopped.exit_code) from None
-    except RateFound as rate:
-        tell_rate(rate.search)
-    except torch.OutOfMemoryError as error:
-        raise QkvError(
-            f"The device ran out of memory with batches of {budget.batch_tokens} tokens: give fewer with "
-            "--batch-tokens, or a smaller --size."
-        ) from error
     if scores is not None:
         commonest = Counter(target for _, target in to_train).most_common(1)[0][0]
         others = {"the source as it is": scores.sources, "the commonest target": [commonest] * len(scores.sources)}

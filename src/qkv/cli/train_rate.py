@@ -1,6 +1,5 @@
 """`qkv train rate`: a loaded model learns a number for a text, or for two."""
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -13,9 +12,9 @@ from qkv.cli.train_options import (
     DataOptions,
     RunOptions,
     beginning,
-    divide,
     fine_tuning_of,
     loaded_reader,
+    parted,
     quoted,
     report,
     short,
@@ -100,10 +99,4 @@ def read_numbers(
     known = read(data.data, data.format)
     if data.valid is not None:
         return known, read(data.valid, None)
-    seconds = known.seconds if known.seconds is not None else [""] * len(known.texts)
-    rows = list(zip(known.texts, seconds, known.values, strict=True))
-    parts = []
-    for some in divide(rows, data.hold_out, key=lambda row: row[0]):
-        beside = None if known.seconds is None else [row[1] for row in some]
-        parts.append(replace(known, texts=[row[0] for row in some], seconds=beside, values=[row[2] for row in some]))
-    return parts[0], parts[1]
+    return parted(known, ("texts", "seconds", "values"), data.hold_out, key=lambda row: row[0])

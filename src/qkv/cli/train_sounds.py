@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from qkv.cli.groups import with_groups
-from qkv.cli.train_optimizer import optimizer_in, tell_rate
+from qkv.cli.train_optimizer import optimizer_in
 from qkv.cli.train_options import (
     EXAMPLES_SHOWN,
     DataOptions,
@@ -18,6 +18,7 @@ from qkv.cli.train_options import (
     settings_of,
     wanted,
     warmup_of,
+    watched,
 )
 from qkv.errors import QkvError
 
@@ -71,13 +72,9 @@ def sounds(data: DataOptions, run: RunOptions, sounds: SoundOptions) -> None:
       qkv train sounds --data hums --size width=16,hidden=32,heads=2,layers=1 --steps 40 --hold-out 0.2 --out runs/hums
       qkv run runs/hums hums/low/3.au
     """
-    import torch
-
     from qkv.api.runs import check_folder
     from qkv.api.sound_training import train_sound_classifier
     from qkv.data.classes import divided_rows
-    from qkv.train.find_rate import RateFound
-    from qkv.train.interrupts import Interrupted
     from qkv.train.reporter import Reporter
 
     if run.length is not None:
@@ -92,7 +89,7 @@ def sounds(data: DataOptions, run: RunOptions, sounds: SoundOptions) -> None:
     if held is None and data.hold_out:
         rows, held = divided_rows(rows, data.hold_out, run.seed)
     how = training_of(run, sounds, reader, Reporter())
-    try:
+    with watched(run, f"{run.batch_rows} sounds", "give fewer with --batch-rows, or less of each with --seconds"):
         trained = train_sound_classifier(
             rows,
             run.out,
@@ -104,15 +101,6 @@ def sounds(data: DataOptions, run: RunOptions, sounds: SoundOptions) -> None:
             seconds=sounds.seconds,
             how=how,
         )
-    except Interrupted as stopped:  # the loop has said where all is saved and how to go on
-        raise typer.Exit(stopped.exit_code) from None
-    except RateFound as rate:
-        tell_rate(rate.search)
-    except torch.OutOfMemoryError as error:
-        raise QkvError(
-            f"The device ran out of memory with batches of {run.batch_rows} sounds: give fewer with --batch-rows, or "
-            "less of each with --seconds."
-        ) from error
     shown = held or rows
     found = trained.run(shown.waves[:EXAMPLES_SHOWN])
     examples = [wanted(each.label, shown.names[int(label)]) for each, label in zip(found, shown.labels, strict=False)]

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 MOST_SECONDS = 600.0  # of one file that is learned from
 LONGEST_SPOKEN = 60.0  # of one with a text, which is learned whole
+SPAN = 10  # frames that are hidden together [baevski2020 §4.2]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,8 +45,6 @@ class FrameOptions:
         float, typer.Option(help="Of a row: the sounds of a folder are put one after the other and cut.")
     ] = 8.0
     hidden: Annotated[float, typer.Option(help="Share of frames that are hidden, counted without overlaps.")] = 0.65
-    span: Annotated[int, typer.Option(min=1, help="Frames that are hidden together.")] = 10
-    distractors: Annotated[int, typer.Option(min=1, help="Frames that a hidden one is to be told from.")] = 100
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,8 +95,7 @@ def frames(data: DataOptions, run: RunOptions, chosen: FrameOptions) -> None:
     held = None if data.valid is None else files_in(data.valid, data, chosen.sound)
     how = SoundPretraining(
         seconds=chosen.seconds,
-        hide=SpanHiding(chosen.hidden, chosen.span, 2),
-        distractors=chosen.distractors,
+        hide=SpanHiding(chosen.hidden, SPAN, 2),
         batching=RowCount(run.batch_rows),
         settings=replace(settings_of(run), patience=None),
         hold_out=data.hold_out,

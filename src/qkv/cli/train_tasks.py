@@ -1,6 +1,6 @@
 """`qkv train classify`, `sentiment`, `pairs` and `tag`: a loaded model learns labels."""
 
-from dataclasses import replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -13,8 +13,8 @@ from qkv.cli.train_options import (
     DataOptions,
     RunOptions,
     beginning,
-    divide,
     fine_tuning_of,
+    parted,
     quoted,
     report,
     short,
@@ -31,16 +31,23 @@ if TYPE_CHECKING:
     from qkv.train.reporter import Reporter
 
 Model = Annotated[str | None, typer.Option(help="Model to fine-tune: a folder, or owner/name[@revision] on the hub.")]
-Text = Annotated[str, typer.Option(help="Column with the texts.")]
 Label = Annotated[str, typer.Option(help="Column with the labels.")]
-Unlabelled = Annotated[
-    str | None, typer.Option(help="Table of texts without labels, to which the --teacher gives them.")
-]
-Sure = Annotated[float, typer.Option(help="How sure of a label the teacher must be, from 0 to 1.")]
 Metric = Annotated[
     list[str] | None,
     typer.Option(help="accuracy, macro_f1 or matthews; may be repeated, the first one decides which weights are kept."),
 ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelOptions:
+    model: Model = None
+    text: Annotated[str, typer.Option(help="Column with the texts.")] = "text"
+    label: Label = "label"
+    metric: Metric = None
+    unlabelled: Annotated[
+        str | None, typer.Option(help="Table of texts without labels, to which the --teacher gives them.")
+    ] = None
+    sure: Annotated[float, typer.Option(help="How sure of a label the teacher must be, from 0 to 1.")] = 0.0
 
 
 @with_groups
@@ -50,12 +57,7 @@ def classify(
     adapt: AdaptOptions,
     attention: AttentionOptions,
     teaching: TeacherOptions,
-    model: Model = None,
-    text: Text = "text",
-    label: Label = "label",
-    metric: Metric = None,
-    unlabelled: Unlabelled = None,
-    sure: Sure = 0.0,
+    labels: LabelOptions,
 ) -> None:
     """Fine-tune a model to tell the label of a text.
 
@@ -67,7 +69,7 @@ def classify(
         --steps 40 --hold-out 0 --out runs/labels
       qkv run runs/labels 'the light was good'
     """
-    learn_labels(model, data, run, adapt, attention, teaching, text, None, label, metric or [], unlabelled, sure)
+    learn_labels(data, run, adapt, attention, teaching, labels)
 
 
 @with_groups
@@ -77,12 +79,7 @@ def sentiment(
     adapt: AdaptOptions,
     attention: AttentionOptions,
     teaching: TeacherOptions,
-    model: Model = None,
-    text: Text = "text",
-    label: Label = "label",
-    metric: Metric = None,
-    unlabelled: Unlabelled = None,
-    sure: Sure = 0.0,
+    labels: LabelOptions,
 ) -> None:
     """Fine-tune a model to tell good reviews from bad ones, by the labels that your table gives them.
 
@@ -99,7 +96,7 @@ def sentiment(
       qkv train sentiment --teacher runs/sentiment --student-layers 1 --match-states 1 --data reviews.csv \\
         --steps 10 --hold-out 0.2 --out runs/student
     """
-    learn_labels(model, data, run, adapt, attention, teaching, text, None, label, metric or [], unlabelled, sure)
+    learn_labels(data, run, adapt, attention, teaching, labels)
 
 
 @with_groups
@@ -125,7 +122,8 @@ def pairs(
         --steps 40 --hold-out 0 --out runs/pairs
       qkv run runs/pairs 'the earth' --second 'the light'
     """
-    learn_labels(model, data, run, adapt, attention, teaching, first, second, label, metric or [])
+    labels = LabelOptions(model=model, text=first, label=label, metric=metric)
+    learn_labels(data, run, adapt, attention, teaching, labels, second)
 
 
 @with_groups
@@ -177,12 +175,7 @@ def tag(
     if data.valid is not None:
         held = read(data.valid, None, known.names)
     else:
-        rows = list(zip(known.words, known.tags, strict=True))
-        to_train, to_validate = divide(rows, data.hold_out, key=lambda row: " ".join(row[0]))
-        known, held = (
-            replace(known, words=[row[0] for row in some], tags=[row[1] for row in some])
-            for some in (to_train, to_validate)
-        )
+        known, held = parted(known, ("words", "tags"), data.hold_out, key=lambda row: " ".join(row[0]))
     needs_held(metrics, held.words)
     reader = student_or_model(model, run, teaching, teacher, attention)
     with watched(run):
@@ -195,31 +188,26 @@ def tag(
 
 
 def learn_labels(
-    model: str | None,
     data: DataOptions,
     run: RunOptions,
     adapt: AdaptOptions,
     attention: AttentionOptions,
     teaching: TeacherOptions,
-    text: str,
-    second: str | None,
-    label: str,
-    metric: list[str],
-    unlabelled: str | None = None,
-    sure: float = 0.0,
+    labels: LabelOptions,
+    second: str | None = None,
 ) -> None:
     from qkv.api.figures import LABEL_METRICS, LabelFigures, check_metrics
     from qkv.api.fine_tuning import fine_tune_classifier
     from qkv.train.reporter import Reporter
 
     reporter = Reporter()
-    metrics = check_metrics(metric, list(LABEL_METRICS))
+    metrics = check_metrics(labels.metric or [], list(LABEL_METRICS))
     teacher = loaded_teacher(teaching, run)
     how = fine_tuning_of(run, adapt, metrics[0] if metrics else None, reporter, distillation_of(teaching, teacher))
-    known, held = read_labels(data, text, second, label, reporter, labels_of(teacher))
-    known = with_taught(known, unlabelled, text, sure, teacher, reporter)
+    known, held = read_labels(data, labels.text, second, labels.label, reporter, labels_of(teacher))
+    known = with_taught(known, labels.unlabelled, labels.text, labels.sure, teacher, reporter)
     needs_held(metrics, held.texts)
-    reader = student_or_model(model, run, teaching, teacher, attention)
+    reader = student_or_model(labels.model, run, teaching, teacher, attention)
     with watched(run):
         classifier = fine_tune_classifier(
             reader, known, run.out, valid=held, how=how, evaluate=LabelFigures(held, metrics) if metrics else None
@@ -274,13 +262,8 @@ def read_labels(
     known = read(data.data, data.format, classes)
     if data.valid is not None:
         return known, read(data.valid, None, known.names)
-    seconds = known.seconds if known.seconds is not None else [""] * len(known.texts)
-    rows = list(zip(known.texts, seconds, known.labels, strict=True))
-    parts = []
-    for some in divide(rows, data.hold_out, key=lambda row: row[0], kind=lambda row: row[2]):
-        beside = None if known.seconds is None else [row[1] for row in some]
-        parts.append(replace(known, texts=[row[0] for row in some], seconds=beside, labels=[row[2] for row in some]))
-    return parts[0], parts[1]
+    columns = ("texts", "seconds", "labels")
+    return parted(known, columns, data.hold_out, key=lambda row: row[0], kind=lambda row: row[2])
 
 
 def needs_held(metrics: list[str], held: list[object] | list[str] | list[list[str]]) -> None:

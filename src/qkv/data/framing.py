@@ -8,6 +8,7 @@ Shapes: h height, w width.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 
 from qkv.errors import QkvError
 
+Corners = tuple[float, float, float, float]
 AROUND = 1.25  # how much larger than its box a thing's frame is
 Pixels = NDArray[np.uint8]
 
@@ -75,3 +77,11 @@ def _sampled(picture: NDArray[np.float64], axis: int, places: NDArray[np.float64
     inside = np.expand_dims((places >= 0) & (places <= last), tuple(each for each in range(3) if each != axis))
     after = picture.take((before + 1).clip(max=last), axis)
     return (picture.take(before, axis) * (1 - share) + after * share) * inside
+
+
+def frame_of(picture: Sequence[int], box: Corners | None, size: tuple[int, int]) -> Frame:
+    """Around a box; without one, around the whole picture (height, width), and no larger."""
+    if box is not None:
+        return frame_around(box, size)
+    height, width = picture
+    return frame_around((0.0, 0.0, float(width), float(height)), size, around=1.0)

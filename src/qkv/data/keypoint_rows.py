@@ -17,7 +17,7 @@ from torch import Tensor
 from qkv.data.box_rows import plain_picture
 from qkv.data.boxes import checked_box
 from qkv.data.columns import is_number
-from qkv.data.framing import Frame, frame_around, framed
+from qkv.data.framing import Corners, frame_of, framed
 from qkv.data.image_files import picture_from
 from qkv.data.images import Source
 from qkv.data.plan import PlannedBatch
@@ -26,8 +26,6 @@ from qkv.data.rows import TensorBatch, single
 from qkv.data.table import Problem, read_table
 from qkv.data.token_rows import Ints
 from qkv.errors import QkvError
-
-Corners = tuple[float, float, float, float]
 
 
 @dataclass(frozen=True)
@@ -126,11 +124,3 @@ class KeypointRows:
                     points[number, place] = torch.tensor([across, down])
                     seen[number, place] = 0 <= across <= 1 and 0 <= down <= 1
         return KeypointBatch(self.normalise(torch.stack(pixels)), points, seen, int(seen.sum()))
-
-
-def frame_of(picture: Sequence[int], box: Corners | None, size: tuple[int, int]) -> Frame:
-    """Around a box; without one, around the whole picture (height, width), and no larger."""
-    if box is not None:
-        return frame_around(box, size)
-    height, width = picture
-    return frame_around((0.0, 0.0, float(width), float(height)), size, around=1.0)

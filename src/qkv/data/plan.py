@@ -7,7 +7,6 @@ are a single text have targets of one token, which need no room.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Protocol
@@ -138,34 +137,6 @@ class FixedShapes:
         if len(rest):
             batches.append(PlannedBatch(rest, width, width + 1, filler=height - len(rest)))
         return batches
-
-
-def choose_widths(source_lengths: Ints, target_lengths: Ints, count: int, multiple_of: int = 8) -> tuple[int, ...]:
-    """The at most `count` widths under which these rows need the fewest padded tokens (by dynamic programming)."""
-    needed = round_up(np.maximum(source_lengths, target_lengths - 1), multiple_of)
-    values, rows = np.unique(needed, return_counts=True)  # candidate widths, and how many rows need each
-    up_to = np.concatenate([[0], np.cumsum(rows)])
-    cost = np.full((count + 1, len(values) + 1), np.inf)  # [k i]: the first i candidates' rows within k widths
-    cost[:, 0] = 0
-    before = np.zeros((count + 1, len(values) + 1), np.int64)
-    for k in range(1, count + 1):
-        for i in range(1, len(values) + 1):
-            options = cost[k - 1, :i] + (up_to[i] - up_to[:i]) * values[i - 1]
-            before[k, i] = options.argmin()
-            cost[k, i] = options.min()
-    widths: list[int] = []
-    k, i = count, len(values)
-    while i > 0:
-        widths.insert(0, int(values[i - 1]))
-        k, i = k - 1, int(before[k, i])
-    return tuple(widths)
-
-
-def padded_share(batches: Sequence[PlannedBatch], source_lengths: Ints, target_lengths: Ints) -> float:
-    """The share of all positions, sources and targets together, that is padding."""
-    real = sum(int(source_lengths[batch.rows].sum() + target_lengths[batch.rows].sum()) for batch in batches)
-    positions = sum((len(batch.rows) + batch.filler) * (batch.source_width + batch.target_width) for batch in batches)
-    return 1 - real / positions
 
 
 def round_up(lengths: Ints, multiple: int) -> Ints:

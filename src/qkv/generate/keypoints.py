@@ -13,9 +13,8 @@ import torch
 from numpy.typing import NDArray
 
 from qkv.data.box_rows import plain_picture
-from qkv.data.framing import Frame, Keypoint, framed
+from qkv.data.framing import Corners, Frame, Keypoint, frame_of, framed
 from qkv.data.images import Source
-from qkv.data.keypoint_rows import Corners, frame_of
 from qkv.data.preprocessing import Preprocessing
 from qkv.data.preprocessing_files import write_preprocessing
 from qkv.errors import QkvError

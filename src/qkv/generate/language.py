@@ -161,20 +161,6 @@ class TextWriter(TextReader):
         with self._ready.decoding(self.model) as model:
             return score_texts(model, self.tokenizer, texts, stride=stride)
 
-    def score_after(self, pairs: Sequence[tuple[Prompt, str]]) -> list[TextScore]:
-        """How likely the model finds each second text where the first one stands before it."""
-        from qkv.generate.score import ScoredIds, score_rows
-
-        rows = []
-        for prompt, text in pairs:
-            before = self.encode(prompt)
-            # Words may be cut otherwise where they stand behind others, so both texts are cut together.
-            whole = self.encode(prompt + text) if isinstance(prompt, str) and prompt else before + self._plain(text)
-            begun = whole[: len(before)] == before
-            rows.append(ScoredIds(before, whole[len(before) :] if begun else self._plain(text), len(text.encode())))
-        with self._ready.decoding(self.model) as model:
-            return score_rows(model, rows)
-
     def _plain(self, text: str) -> list[int]:
         return self.tokenizer.encode([text])[0]
 

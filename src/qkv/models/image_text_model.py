@@ -63,15 +63,6 @@ class ImageTextModel(nn.Module):
         with without_autocast(images):
             return images @ texts.T * widened(self.log_scale).exp()
 
-    def class_weights(self, prompts: Tensor, *, lengths: Tensor | None = None) -> Tensor:
-        """Zero-shot classes: the mean direction of the prompts [k p s] that describe each. [radford2021 §3.1.4]
-
-        A picture belongs to the class whose weight it is nearest to: `logits(of_images(images), weights)`. [k j]
-        """
-        classes, count = prompts.shape[:2]
-        given = None if lengths is None else lengths.flatten()
-        return mean_directions(self.of_texts(prompts.flatten(0, 1), lengths=given).unflatten(0, (classes, count)))
-
 
 def mean_directions(vectors: Tensor) -> Tensor:
     """The mean of several vectors of length 1, made that long again. [k p j] → [k j]"""

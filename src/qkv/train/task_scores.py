@@ -9,23 +9,18 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from qkv.data.answers import FoundAnswer, SpanRows, best_threshold, find_answers
 from qkv.data.batches import ordered_batches
-from qkv.data.contrast import GroupRows
 from qkv.data.encoding import Encoding
-from qkv.data.labelled import ClassRows, ValueRows
 from qkv.data.questions import Question
 from qkv.data.rows import Rows, TensorBatch
 from qkv.data.tagged import TagRows, tags_of_words
 from qkv.models.text_model import TextModel
 from qkv.train.metrics_of_answers import answer_f1, exact_match
-from qkv.train.metrics_of_labels import accuracy, macro_f1, matthews, pearson, spearman
 from qkv.train.metrics_of_tags import entity_score
-from qkv.train.objectives.embeddings import embeddings
 from qkv.train.objectives.labels import span_scores
 from qkv.train.objectives.reading import answer
 
@@ -62,51 +57,6 @@ class _Numbered:
     def batch(self, planned: Any) -> TensorBatch:
         made: TensorBatch = self.rows.batch(planned)
         return made
-
-
-@dataclass(frozen=True)
-class ClassScores:
-    """Accuracy, macro-F1 and Matthews' correlation of the classes of texts."""
-
-    rows: ClassRows
-
-    def __call__(self, model: TextModel) -> dict[str, float]:
-        said = said_about(self.rows, lambda batch: answer(model, batch).argmax(-1).tolist(), model)
-        right = self.rows.labels.tolist()
-        return {
-            "accuracy": accuracy(said, right),
-            "macro_f1": macro_f1(said, right),
-            "matthews": matthews(said, right),
-        }
-
-
-@dataclass(frozen=True)
-class ValueScores:
-    """Pearson's and Spearman's correlation of numbers."""
-
-    rows: ValueRows
-
-    def __call__(self, model: TextModel) -> dict[str, float]:
-        said = said_about(self.rows, lambda batch: answer(model, batch).squeeze(-1).tolist(), model)
-        right = self.rows.values.tolist()
-        return {"pearson": pearson(said, right), "spearman": spearman(said, right)}
-
-
-@dataclass(frozen=True)
-class SimilarityScores:
-    """Correlation of the cosines of pairs with how alike they are: the figure of semantic textual similarity."""
-
-    rows: GroupRows
-
-    def __call__(self, model: TextModel) -> dict[str, float]:
-        def cosines(batch: Any) -> list[float]:
-            first, second = embeddings(model, batch)
-            found: list[float] = F.cosine_similarity(first, second).tolist()
-            return found
-
-        assert self.rows.values is not None
-        said, right = said_about(self.rows, cosines, model), self.rows.values.tolist()
-        return {"pearson": pearson(said, right), "spearman": spearman(said, right)}
 
 
 @dataclass(frozen=True)

@@ -107,13 +107,6 @@ def _meet(rank: int, size: int, local_rank: int) -> None:
     dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=PATIENCE)
 
 
-def leave_world() -> None:
-    """Say goodbye to the other ranks, so that none waits for this one."""
-    if dist.is_initialized():
-        dist.destroy_process_group()
-    current_world.cache_clear()
-
-
 class Meshes:
     """The ranks of a world in the order of a layout.
 
