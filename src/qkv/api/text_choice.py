@@ -45,7 +45,7 @@ TOKENS_PER_PARAMETER, TOKENS_PER_PARAMETER_OF_FEW_TEXTS = 5.0, 1.3
 VOCABULARY_PER_ROOT, VOCABULARY_PER_WIDTH = 2.2, 64  # times the root of the bytes; at most so many times the width
 LEAST_VOCABULARY, MOST_VOCABULARY = 9, 15  # powers of 2
 MOST_EPOCHS = 11
-DROPOUTS = {4.0: 0.0, 7.0: 0.1, math.inf: 0.3}  # up to so many epochs
+DROPOUTS = {2.0: 0.0, 7.0: 0.1, math.inf: 0.3}  # up to so many epochs
 RATE, RATE_WIDTH = 0.009, 128  # of Muon; it falls with the root of the width
 ADAMW_FACTOR = 3.0  # times the rate of Muon: for embeddings, in short runs on a CPU
 HOLD, WARM_UP_ON_A_GPU = 0.5, 0.05  # shares of a run
@@ -124,7 +124,7 @@ def _choose(text_bytes: int | None, settings: TrainSettings, given: Given) -> Te
         candidate = _Candidate(family, sizes, vocabulary, rows, length)
         if text_bytes is not None:
             epoch = max(1, text_bytes) / (given.bytes_per_token or bytes_per_token(vocabulary))
-        enough = TOKENS_PER_PARAMETER * candidate.parameters
+        enough = min(TOKENS_PER_PARAMETER * candidate.parameters, MOST_EPOCHS * epoch)
         too_few_texts = TOKENS_PER_PARAMETER_OF_FEW_TEXTS * candidate.parameters > MOST_EPOCHS * epoch
         # What is certainly too large is not timed.
         if best is not None and (too_few_texts or enough > tokens * best.work / candidate.work):
