@@ -10,7 +10,7 @@ from typing import Any
 from goals import beside_goals
 
 from qkv.look.axes import Axis, Logarithmic
-from qkv.look.curves import Curve, curve_file
+from qkv.look.curves import Curve, curve_png
 
 RESULTS = Path(__file__).parent / "results"
 PAGE = Path(__file__).parents[1] / "docs" / "performance.md"
@@ -194,9 +194,9 @@ def pictures(rows: list[dict[str, Any]], axes: dict[str, str]) -> str:
         points = [row for row in rows if row["curve"] == name and "tokens/s" in row]
         x = [row["x"] for row in points]
         drawn = [Curve(what, x, [row[column] for row in points]) for what, column in SHOWN.items()]
-        file = Path(PAGE.stem) / f"{name.replace(', ', '-').replace(' ', '-')}.svg"
+        file = Path(PAGE.stem) / f"{name.replace(', ', '-').replace(' ', '-')}.png"
         (PAGE.parent / file).parent.mkdir(exist_ok=True)
-        curve_file(drawn, PAGE.parent / file, Axis(label, Logarithmic()), Axis("tokens/s", Logarithmic()), name)
+        curve_png(drawn, PAGE.parent / file, Axis(label, Logarithmic()), Axis("tokens/s", Logarithmic()), name)
         named.append(f"![{name}]({file.as_posix()})")
     return "\n\n".join(named)
 
@@ -216,9 +216,9 @@ def picture_of_runs(name: str, rows: list[dict[str, Any]]) -> str:
         history = row.pop("history")
         seconds, losses = ([each[what] for each in history] for what in ("seconds", "loss"))
         drawn.append(Curve(row["run"], seconds, losses))
-    file = Path(PAGE.stem) / f"{name}.svg"
+    file = Path(PAGE.stem) / f"{name}.png"
     (PAGE.parent / file).parent.mkdir(exist_ok=True)
-    curve_file(drawn, PAGE.parent / file, Axis("seconds of training"), Axis("validation loss, nats", Logarithmic()))
+    curve_png(drawn, PAGE.parent / file, Axis("seconds of training"), Axis("validation loss, nats", Logarithmic()))
     return f"![losses by seconds]({file.as_posix()})"
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from pages import RESULTS, Page, made_by, recipe_of, write_pages
 
 from qkv.look.axes import Axis, Logarithmic
-from qkv.look.curves import Curve, curve_file
+from qkv.look.curves import Curve, curve_png
 
 NAME = "approximations"
 
@@ -61,24 +61,24 @@ def plots(result: dict[str, Any]) -> None:
     for name, pair in result["products"].items():
         curves = [Curve(way, pair["counts"], errors) for way, errors in pair["measured"].items()]
         curves += [Curve(f"{way}, by lemma 2", pair["counts"], errors) for way, errors in pair["predicted"].items()]
-        curve_file(
+        curve_png(
             curves,
-            folder / f"{name}.svg",
+            folder / f"{name}.png",
             Axis("directions m", Logarithmic()),
             Axis("mean squared error", Logarithmic()),
             f"exp(q·k) = {pair['exp']:.2f}",
         )
     shorter = result["shorter"]["errors"]
     counts = result["attention"]["counts"]
-    curve_file(
+    curve_png(
         [Curve(f"times {size}", counts, errors) for size, errors in shorter.items()],
-        folder / "features.svg",
+        folder / "features.png",
         Axis("features m", Logarithmic()),
         Axis("relative error of attention", Logarithmic()),
         f"Layer {result['shorter']['layer']}, queries and keys as they are and shorter",
     )
     ranks, learned = result["ranks"], result["learned"]
-    curve_file(
+    curve_png(
         [
             Curve("drawn, P Rᵀ R V", ranks["counts"], over_layers(ranks["errors"]["drawn"])),
             Curve("best of this rank", ranks["counts"], over_layers(ranks["errors"]["best"])),
@@ -87,14 +87,14 @@ def plots(result: dict[str, Any]) -> None:
                 for kind, errors in learned["errors"].items()
             ),
         ],
-        folder / "projected.svg",
+        folder / "projected.png",
         Axis("k", Logarithmic()),
         Axis("relative error of attention", Logarithmic()),
     )
     spectrum = result["spectrum"]
-    curve_file(
+    curve_png(
         [Curve(f"layer {number}", spectrum["index"], shares) for number, shares in enumerate(spectrum["by layer"], 1)],
-        folder / "spectrum.svg",
+        folder / "spectrum.png",
         Axis("singular values, largest first"),
         Axis("share of their sum"),
     )
@@ -147,8 +147,8 @@ each, of {result["products"]["alike"]["counts"][0]} to {result["products"]["alik
 |---|---|---|---|---|---|---|
 {product_rows(result["products"])}
 
-![Errors for vectors that point the same way](approximations/alike.svg)
-![Errors for vectors that point against each other](approximations/opposed.svg)
+![Errors for vectors that point the same way](approximations/alike.png)
+![Errors for vectors that point against each other](approximations/opposed.png)
 
 Small weights, of which a softmax has many, are for positive features, large ones for waves: that is why Performers have the
 former. Few draws of positive features carry much of the mean where vectors are alike, so that measured errors scatter there.
@@ -171,7 +171,7 @@ layer {result["shorter"]["layer"]} with queries and keys made shorter, against e
 |---|{"---|" * (len(counts) + 1)}
 {short_rows}
 
-![Error against number of features](approximations/features.svg)
+![Error against number of features](approximations/features.png)
 
 A model that is to run on random features should be trained with them, or be trained further after the swap.
 
@@ -193,13 +193,13 @@ slightly flattered.)
 |---|---|---|
 {learned_rows}
 
-![Error against k](approximations/projected.svg)
+![Error against k](approximations/projected.png)
 
 ## The spectrum, as in Linformer's figure 1
 
 Singular values of the tables of weights, added up from the largest, over the sum of all:
 
-![Share of the spectrum](approximations/spectrum.svg)
+![Share of the spectrum](approximations/spectrum.png)
 
 The largest {kept} of {recipe["length"]}, by layer and head (the mean of all: {mean(everything):.2f}, from {min(everything):.2f} to {max(everything):.2f}):
 

@@ -19,7 +19,7 @@ from qkv.api.comparison_page import NOWHERE, caveats, plots
 from qkv.api.findings import Findings, findings
 from qkv.errors import QkvError
 from qkv.files import read_json, write_whole
-from qkv.look.curves import curve_file
+from qkv.look.curves import curve_png
 
 KEPT = RESULTS / "long-text"
 
@@ -91,7 +91,7 @@ def section(length: int, comparison: Comparison) -> str:
     folder = f"long-text/{length}"
     pictures = []
     for plot in plots(comparison):
-        curve_file(plot.curves, RESULTS / folder / plot.file, plot.x, plot.y, plot.title)
+        curve_png(plot.curves, RESULTS / folder / plot.file, plot.x, plot.y, plot.title)
         pictures.append(f"![{plot.title}, rows of {length:,}]({folder}/{plot.file})")
     said = "\n\n".join(map(sentences, findings(comparison)))
     told = "\n\n".join([table(comparison).rstrip(), *caveats(comparison), *pictures, said])

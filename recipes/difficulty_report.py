@@ -28,7 +28,7 @@ from difficulty_text import HEAD, MEANING, RECIPE
 from pages import RESULTS, Page, recipe_of, write_pages
 
 from qkv.look.axes import Axis, Linear, Logarithmic
-from qkv.look.curves import Curve, curve_file
+from qkv.look.curves import Curve, curve_png
 
 FOLDER = RESULTS / "difficulty"
 STACKS = ("encoder", "decoder")
@@ -50,9 +50,9 @@ def gradients(result: Found) -> str:
                 curves.append(
                     Curve(wiring, [(1 + number) * layers / len(values) for number in range(len(values))], shares)
                 )
-        curve_file(
+        curve_png(
             curves,
-            FOLDER / f"gradients-{stack}.svg",
+            FOLDER / f"gradients-{stack}.png",
             Axis(f"layer of the {stack}"),
             Axis("gradient of the stream / the largest", Logarithmic()),
         )
@@ -90,9 +90,9 @@ largest within a stack.
 
 {verdict}{nothing_yet(starts)}
 
-![Gradients in the decoder](difficulty/gradients-decoder.svg)
+![Gradients in the decoder](difficulty/gradients-decoder.png)
 
-![Gradients in the encoder](difficulty/gradients-encoder.svg)
+![Gradients in the encoder](difficulty/gradients-encoder.png)
 """
 
 
@@ -118,7 +118,7 @@ def amplification(result: Found) -> str:
             values = mean_over_seeds(result, wiring, figure, "encoder")
             curves.append(Curve(wiring, depths, values))
         found = growth(result, figure, "encoder")
-        curve_file(curves, FOLDER / f"{figure}.svg", Axis("layers of the encoder"), Axis(f"{name}, encoder", Linear()))
+        curve_png(curves, FOLDER / f"{figure}.png", Axis("layers of the encoder"), Axis(f"{name}, encoder", Linear()))
         for wiring, each in found.items():
             rows.append([wiring, f"{each['times']:.2f}", f"{each['power']:.2f}", f"{each['line']:.3f}", f"{each['logarithm']:.3f}", grows_like(each)])  # fmt: skip
         still = [wiring for wiring in wirings_of(result) if wiring not in found]
@@ -132,7 +132,7 @@ def amplification(result: Found) -> str:
         ]
         why = "nothing reads its encoder yet" if figure == "update" else "its stack is the identity at its start"
         rest = f"\n{listed(still)}: 0 at every depth, since {why}.\n" if still else ""
-        sections.append(f"{table(head, rows)}\n{rest}\n![{name}](difficulty/{figure}.svg)\n")
+        sections.append(f"{table(head, rows)}\n{rest}\n![{name}](difficulty/{figure}.png)\n")
     return f"""## Amplification, at the start, {depths[0]} to {depths[-1]} layers
 
 How much the output of the encoder changes when its weights do, by random noise and by one update of Adam; and the sum over all
@@ -193,8 +193,8 @@ def training(result: Found) -> str:
         ]
         last = max(step for run in runs.values() for step, _ in run["curve"])
         curves.append(Curve("frequencies alone", [1, last], [unigram, unigram]))
-        file = f"loss-{layers}-{setting}.svg".replace(" ", "-")
-        curve_file(curves, FOLDER / file, Axis("updates"), Axis("training loss, nats a token"))
+        file = f"loss-{layers}-{setting}.png".replace(" ", "-")
+        curve_png(curves, FOLDER / file, Axis("updates"), Axis("training loss, nats a token"))
         plots.append(f"![{name}](difficulty/{file})\n*{name}*\n")
         fine = [wiring for wiring in wirings if learned(runs[wiring], unigram)]
         bad = [wiring for wiring in wirings if wiring not in fine]

@@ -13,7 +13,7 @@ from typing import Any
 from pages import RESULTS, Page, curve_by_steps, made_by, recipe_of, write_pages
 
 from qkv.look.axes import Axis
-from qkv.look.curves import curve_file
+from qkv.look.curves import curve_png
 
 NAMES = {"emoji": "emoji alone", "all-drawings": "emoji and clip art"}
 # What a column of the table is called, where its figure stands, and the guess it is held against.
@@ -29,9 +29,9 @@ COLUMNS = (
 
 def emoji_page(result: dict[str, Any]) -> str:
     runs, chance = result["runs"], result["chance"]
-    curve_file(
+    curve_png(
         [curve_by_steps("emoji", run["folder"], "top5", NAMES[name]) for name, run in runs.items()],
-        RESULTS / "emoji" / "top5.svg",
+        RESULTS / "emoji" / "top5.png",
         Axis("updates"),
         Axis("own name among the five nearest, validation emoji"),
     )
@@ -76,7 +76,7 @@ and "face" stand in many names, though, and words such as "animal" and "food" in
 
 {finding(runs, chance)}
 
-![Names found against updates](emoji/top5.svg)
+![Names found against updates](emoji/top5.png)
 
 The three likeliest names of some held-out emoji, by the model that saw all drawings, evenly spread over the list:
 

@@ -15,7 +15,7 @@ import numpy as np
 from pages import RESULTS, Page, made_by, recipe_of, write_pages
 
 from qkv.look.axes import Axis
-from qkv.look.curves import Curve, curve_file
+from qkv.look.curves import Curve, curve_png
 
 SCRATCH, BEGUN = "AST, from scratch", "AST, begun with pictures"
 
@@ -67,12 +67,12 @@ def of_pictures(result: dict[str, Any]) -> str:
 
 
 def notes_page(result: dict[str, Any]) -> str:
-    curve_file(
+    curve_png(
         [
             Curve(begins, [each["step"] for each in curve], [100 * each["accuracy"] for each in curve])
             for begins, curve in result["curves"].items()
         ],
-        RESULTS / "notes" / "accuracy.svg",
+        RESULTS / "notes" / "accuracy.png",
         Axis("steps"),
         Axis("% of held-out stretches named right"),
     )
@@ -110,7 +110,7 @@ Of several seeds the mean, and in brackets the lowest and the highest. The most 
 
 {of_pictures(result)}
 
-![Held-out accuracy against steps](notes/accuracy.svg)
+![Held-out accuracy against steps](notes/accuracy.png)
 
 The curve is of notes held out of the training folds, a second at a time; no run was stopped, chosen or repeated for it.
 

@@ -20,7 +20,7 @@ from pages import RESULTS, Page, evaluations, keep, made_by, recipe_of
 from qkv.errors import QkvError
 from qkv.files import read_json, write_whole
 from qkv.look.axes import Axis
-from qkv.look.curves import Curve, curve_file
+from qkv.look.curves import Curve, curve_png
 
 PAGE = "pictures"
 SETS = {"cifar-10": "CIFAR-10", "fashion-mnist": "Fashion-MNIST"}
@@ -151,7 +151,7 @@ def section(name: str, title: str, result: dict[str, Any]) -> str:
     for labels in ("few", "all"):
         if shown := curves(page, result, labels):
             x, y = Axis("thousand pictures seen"), Axis("accuracy on held-out pictures, %")
-            curve_file(shown, RESULTS / page / f"{labels}.svg", x, y)
+            curve_png(shown, RESULTS / page / f"{labels}.png", x, y)
     seeds = len({run["seed"] for run in result["runs"] if run["labels"] == "few"})
     first = result["pretraining"]
     channels, height, width = result["size"]
@@ -169,9 +169,9 @@ DeiT hold its teacher's answers, not its teacher's training. Pre-training took {
 {first["flops"] / 1e15:.2f} PFLOP more, once for all seeds: in the end {100 * first["figures"]["accuracy"]:.1f}% of the hidden patches had the
 colour it found likeliest.
 
-![Accuracy against pictures seen, few labels]({page}/few.svg)
+![Accuracy against pictures seen, few labels]({page}/few.png)
 
-![Accuracy against pictures seen, all labels]({page}/all.svg)
+![Accuracy against pictures seen, all labels]({page}/all.png)
 """
 
 

@@ -12,7 +12,7 @@ from pages import RESULTS
 
 from qkv.files import read_json, write_whole
 from qkv.look.axes import Axis, Logarithmic
-from qkv.look.curves import Curve, curve_file
+from qkv.look.curves import Curve, curve_png
 
 MEASURED = Path(__file__).parents[1] / "bench" / "results"
 WAYS = ("forward", "forward and backward")
@@ -101,7 +101,7 @@ def draw_speed(rows: list[dict[str, Any]]) -> None:
             told = f"hashed, {rounds} round{'s' if rounds > 1 else ''}"
             curves.append(Curve(told, [row["tokens"] for row in own], [pair(row["ours ms"])[way] for row in own]))
         x, y = Axis("tokens of the row", Logarithmic()), Axis(f"milliseconds, {WAYS[way]}", Logarithmic())
-        curve_file(curves, RESULTS / "reformer" / f"speed-{name}.svg", x, y)
+        curve_png(curves, RESULTS / "reformer" / f"speed-{name}.png", x, y)
 
 
 def draw_memory(rows: list[dict[str, Any]]) -> None:
@@ -111,7 +111,7 @@ def draw_memory(rows: list[dict[str, Any]]) -> None:
         for stack in ("reversible", "ordinary")
         for what in ("kept", "at the most")
     ]
-    curve_file(curves, RESULTS / "reformer" / "memory.svg", Axis("layers"), Axis("GiB of activations"))
+    curve_png(curves, RESULTS / "reformer" / "memory.png", Axis("layers"), Axis("GiB of activations"))
 
 
 def memory_words(result: dict[str, Any]) -> str:
@@ -155,9 +155,9 @@ drawing rotations, hashing, sorting, making keys of queries, attending, joining 
 
 ## Time by length and rounds
 
-![Time of hashed and dense attention, forward](reformer/speed-forward.svg)
+![Time of hashed and dense attention, forward](reformer/speed-forward.png)
 
-![Time of hashed and dense attention, both ways](reformer/speed-both.svg)
+![Time of hashed and dense attention, both ways](reformer/speed-both.png)
 
 These are the curves of the paper's figure 5, but for one row a length in place of a fixed number of tokens. {growth(rows)}
 
@@ -181,7 +181,7 @@ What one call is made of, in milliseconds, each stage by itself:
 
 ## Memory by depth
 
-![Memory of activations by depth](reformer/memory.svg)
+![Memory of activations by depth](reformer/memory.png)
 
 {memory_words(memory)}
 

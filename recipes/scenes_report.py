@@ -13,7 +13,7 @@ from typing import Any
 from pages import RESULTS, Page, curve_by_steps, made_by, recipe_of, write_pages
 
 from qkv.look.axes import Axis
-from qkv.look.curves import curve_file
+from qkv.look.curves import curve_png
 
 SETS = {
     "test": "**test scenes: emoji never seen**",
@@ -25,9 +25,9 @@ SIZES = ("small", "medium", "large")
 
 
 def scenes_page(result: dict[str, Any]) -> str:
-    curve_file(
+    curve_png(
         [curve_by_steps("scenes", "detr", figure, name) for figure, name in (("map", "mAP"), ("map50", "mAP50"))],
-        RESULTS / "scenes" / "map.svg",
+        RESULTS / "scenes" / "map.png",
         Axis("updates"),
         Axis("average precision, validation scenes"),
     )
@@ -65,7 +65,7 @@ COCO's average precision, in %: mAP is the mean over ten overlaps from 0.5 to 0.
 
 {finding(result)}
 
-![Average precision against updates](scenes/map.svg)
+![Average precision against updates](scenes/map.png)
 
 The first test scenes, with what the model is at least half sure of:
 

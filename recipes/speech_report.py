@@ -13,7 +13,7 @@ from typing import Any
 from pages import RESULTS, Page, curve_by_steps, made_by, recipe_of, write_pages
 
 from qkv.look.axes import Axis
-from qkv.look.curves import curve_file
+from qkv.look.curves import curve_png
 
 LANGUAGES = {"bg": "Bulgarian", "es": "Spanish", "fr": "French", "ro": "Romanian", "ru": "Russian"}
 FIRST, SECOND, THIRD = "pre-trained", "from scratch", "pre-trained, all learns"
@@ -22,16 +22,16 @@ RUNS = ("pre-trained", "pre-trained-all-learns", "from-scratch")
 
 def speech_page(result: dict[str, Any]) -> str:
     taught = result["taught"]
-    curve_file(
+    curve_png(
         [curve_by_steps("speech", "pretrained", "accuracy", "hidden frames")],
-        RESULTS / "speech" / "found.svg",
+        RESULTS / "speech" / "found.png",
         Axis("updates"),
         Axis("hidden frames found, held-out sounds"),
     )
     for figure, what in (("wer", "words"), ("cer", "letters")):
-        curve_file(
+        curve_png(
             [curve_by_steps("speech", run["folder"], figure, name) for name, run in taught.items()],
-            RESULTS / "speech" / f"{figure}.svg",
+            RESULTS / "speech" / f"{figure}.png",
             Axis("updates"),
             Axis(f"wrong {what}, validation sentences, greedy"),
         )
@@ -77,11 +77,11 @@ minutes.
 *beam* keeps {next(iter(taught.values()))["beam"]["width"]} texts and weighs them by 3-grams of words, counted in the training texts alone.
 The range says what other test sentences of this kind might have given; it says nothing of other seeds, of which each run had one.
 
-![Wrong words of validation sentences against updates](speech/wer.svg)
+![Wrong words of validation sentences against updates](speech/wer.png)
 
-![Wrong letters of validation sentences against updates](speech/cer.svg)
+![Wrong letters of validation sentences against updates](speech/cer.png)
 
-![Hidden frames found against updates](speech/found.svg)
+![Hidden frames found against updates](speech/found.png)
 
 What they wrote, letters read greedily:
 

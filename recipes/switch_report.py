@@ -19,7 +19,7 @@ from pages import RESULTS, Page, evaluations, made_by, recipe_of, write_pages
 
 from qkv.files import read_json
 from qkv.look.axes import Axis
-from qkv.look.curves import Curve, curve_file
+from qkv.look.curves import Curve, curve_png
 
 DENSE = 0  # experts of a model that has none
 
@@ -75,16 +75,16 @@ def page(result: dict[str, Any]) -> str:
     for run in result["runs"]:
         by_experts.setdefault(run["experts"], []).append(run)
     curves = {experts: mean_loss(runs) for experts, runs in by_experts.items()}
-    curve_file(
+    curve_png(
         [Curve(named(experts), *curve) for experts, curve in curves.items()],
-        RESULTS / "switch" / "loss.svg",
+        RESULTS / "switch" / "loss.png",
         Axis("updates"),
         Axis("loss on held-out texts"),
     )
     dense_steps, dense = curves[DENSE]
     levels = [loss for step, loss in zip(dense_steps, dense, strict=True) if step >= dense_steps[-1] / 5]
     faster = [experts for experts in curves if experts != DENSE]
-    curve_file(
+    curve_png(
         [
             Curve(
                 named(experts),
@@ -98,7 +98,7 @@ def page(result: dict[str, Any]) -> str:
             )
             for experts in faster
         ],
-        RESULTS / "switch" / "speed_up.svg",
+        RESULTS / "switch" / "speed_up.png",
         Axis("updates of the dense model"),
         Axis("times fewer updates to the same loss"),
     )
@@ -136,11 +136,11 @@ each; curves and figures are their means.
 |---|---|---|---|---|
 {rows}
 
-![Loss against updates](switch/loss.svg)
+![Loss against updates](switch/loss.png)
 
 The paper counts the same way, at another scale and with gaps to fill (`[fedus2022 §3.1]`).
 
-![How many times fewer updates a Switch needs for the loss that the dense model has after so many](switch/speed_up.svg)
+![How many times fewer updates a Switch needs for the loss that the dense model has after so many](switch/speed_up.png)
 
 How the experts are used on held-out texts, mean of all layers: balance is 1 where all are used alike; beside the share of the
 tokens that went to the busiest stands that of an even split; a token whose expert was full passes the layer unchanged.

@@ -15,13 +15,13 @@ from typing import Any
 from pages import RESULTS, Page, curve_by_minutes, made_by, recipe_of, write_pages
 
 from qkv.look.axes import Axis
-from qkv.look.curves import curve_file
+from qkv.look.curves import curve_png
 
 
 def gpt_page(result: dict[str, Any]) -> str:
-    curve_file(
+    curve_png(
         [curve_by_minutes("gpt", "", "bits_per_byte", "GPT")],
-        RESULTS / "gpt" / "bits.svg",
+        RESULTS / "gpt" / "bits.png",
         Axis("training minutes"),
         Axis("bits per byte, held-out documents"),
     )
@@ -42,7 +42,7 @@ parameters ({sizes["layers"]} layers of {sizes["width"]}), {result["tokens"] / 1
 | GPT ({result["weights"]}), perplexity {result["test"]["perplexity"]:.1f} a token | **{result["test"]["bits_per_byte"]:.3f}** |
 {packed}
 
-![Bits per byte against training minutes](gpt/bits.svg)
+![Bits per byte against training minutes](gpt/bits.png)
 
 Continuations, top-p 0.9, the first seed tried:
 
@@ -61,16 +61,16 @@ python recipes/text_report.py gpt runs/gpt
 
 
 def bert_page(result: dict[str, Any]) -> str:
-    curve_file(
+    curve_png(
         [curve_by_minutes("bert", "pretrained", "perplexity", "hidden tokens")],
-        RESULTS / "bert" / "perplexity.svg",
+        RESULTS / "bert" / "perplexity.png",
         Axis("training minutes"),
         Axis("perplexity of hidden tokens"),
     )
     tuned = result["fine-tuned"]
-    curve_file(
+    curve_png(
         [curve_by_minutes("bert", run["folder"], "accuracy", name) for name, run in tuned.items() if name != "student"],
-        RESULTS / "bert" / "accuracy.svg",
+        RESULTS / "bert" / "accuracy.png",
         Axis("fine-tuning minutes"),
         Axis("accuracy on held-out reviews"),
     )
@@ -103,9 +103,9 @@ on both sides as published were taken out of the training half, and no test revi
 fine-tuned model's, and learns from its predictions as well as from the labels. Reviews a second are measured once, cutting
 text into tokens included, so a tenth more or less means nothing; `bench/student_vs_teacher.py` times the networks alone.
 
-![Accuracy against fine-tuning minutes](bert/accuracy.svg)
+![Accuracy against fine-tuning minutes](bert/accuracy.png)
 
-![Perplexity of hidden tokens against pre-training minutes](bert/perplexity.svg)
+![Perplexity of hidden tokens against pre-training minutes](bert/perplexity.png)
 
 ## Recipe
 
@@ -120,12 +120,12 @@ python recipes/text_report.py bert runs/bert
 
 
 def verses_page(result: dict[str, Any]) -> str:
-    curve_file(
+    curve_png(
         [
             curve_by_minutes("verses", "paraphrase", "accuracy", "paraphrases"),
             curve_by_minutes("verses", "embeddings", "accuracy", "vectors"),
         ],
-        RESULTS / "verses" / "accuracy.svg",
+        RESULTS / "verses" / "accuracy.png",
         Axis("fine-tuning minutes"),
         Axis("accuracy on held-out verses"),
     )
@@ -154,7 +154,7 @@ the nearest of all {result["verses"]["test"]:,}:
 {line}
 The published model has never seen this task; ours has seen other books of the same two translations.
 
-![Accuracy against fine-tuning minutes](verses/accuracy.svg)
+![Accuracy against fine-tuning minutes](verses/accuracy.png)
 
 ## Recipe
 

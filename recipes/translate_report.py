@@ -18,7 +18,7 @@ from typing import Any
 
 from qkv.files import read_json, write_whole
 from qkv.look.axes import Axis
-from qkv.look.curves import Curve, curve_file
+from qkv.look.curves import Curve, curve_png
 
 RESULTS = Path(__file__).parents[1] / "docs" / "results"
 KEPT = ("result.json", "metrics.jsonl")
@@ -133,9 +133,9 @@ forward and backward, padding included. BLEU is sacreBLEU's, `{first["scores"]["
 The textbook line is a plain `torch.nn.Transformer` recipe of about the same size on the same data and kind of GPU
 (greedy only). It was measured apart from these runs, and no script here runs it again.
 {remarks}{comparison()}
-![Validation BLEU against training minutes](english-german/bleu-minutes.svg)
+![Validation BLEU against training minutes](english-german/bleu-minutes.png)
 
-![Validation BLEU against FLOPs](english-german/bleu-flops.svg)
+![Validation BLEU against FLOPs](english-german/bleu-flops.png)
 
 Validation BLEU here is greedy, on the first 500 sentences, of the moving average of the weights.
 
@@ -163,15 +163,15 @@ def main(runs: list[Path]) -> None:
         if (RESULTS / "english-german" / model / "result.json").exists()
     }
     score = Axis("validation BLEU")
-    curve_file(
+    curve_png(
         curves(folders, lambda record: record["seconds"] / 60),
-        RESULTS / "english-german" / "bleu-minutes.svg",
+        RESULTS / "english-german" / "bleu-minutes.png",
         Axis("training minutes"),
         score,
     )
-    curve_file(
+    curve_png(
         curves(folders, lambda record: record["flops"] / 1e15),
-        RESULTS / "english-german" / "bleu-flops.svg",
+        RESULTS / "english-german" / "bleu-flops.png",
         Axis("PFLOP"),
         score,
     )

@@ -49,7 +49,7 @@ def test_its_commands_work(folder: Path) -> None:
     for line in used:
         outcome = paste(line, folder, "--device", "cpu")
         assert outcome.code == 0, (line, outcome)
-    assert (folder / "look.html").exists()
+    assert (folder / "look.png").exists()
 
 
 def test_its_python_works(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -157,9 +157,7 @@ def test_src_imports_only_its_declared_dependencies() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
     base = distributions(project["dependencies"]) | set(sys.stdlib_module_names) | {"qkv", "__future__"}
-    offered = [
-        extras[name] for name in ("bleu", "parquet", "datasets", "detection", "ray", "constrained", "harness", "sound")
-    ]
+    offered = [extras[name] for name in ("bleu", "parquet", "datasets", "ray", "constrained", "harness", "sound")]
     optional = distributions([requirement for extra in offered for requirement in extra]) | {"triton", "cuda"}
     wrong = []
     for file in SOURCES:

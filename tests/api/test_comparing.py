@@ -69,7 +69,7 @@ def test_a_comparison_leaves_runs_a_table_a_page_and_plots(tmp_path: Path) -> No
     assert found.outcomes[0].runs[0] != found.outcomes[0].runs[1]
     assert found.outcomes[0].runs[0].moments != found.outcomes[1].runs[0].moments
     names = {path.name for path in tmp_path.iterdir()}
-    pictures = {f"{name}.svg" for name in ("time", "operations", "steps", "memory", "context", "speed")}
+    pictures = {f"{name}.png" for name in ("time", "operations", "steps", "memory", "context", "speed")}
     assert names >= {"compare.json", "table.md", "page.html", *pictures}
     assert Comparison.load(tmp_path) == found
     page = (tmp_path / "page.html").read_text()

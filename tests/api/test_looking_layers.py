@@ -30,11 +30,11 @@ def test_a_page_shows_the_recorded_figures_and_the_change(run: Path, tmp_path: P
     files = look_at_layers(run, ["cat"], out=tmp_path / "shown", device="cpu")
     assert [file.name for file in files] == [
         "page.html",
-        "gradient-norms-encoder.svg",
-        "gradient-norms-decoder.svg",
-        "relative-updates-encoder.svg",
-        "relative-updates-decoder.svg",
-        "output-change.svg",
+        "gradient-norms-encoder.png",
+        "gradient-norms-decoder.png",
+        "relative-updates-encoder.png",
+        "relative-updates-decoder.png",
+        "output-change.png",
     ]
     page = files[0].read_text(encoding="utf-8")
     records = [each for each in RunFolder(run, save_model=print, resume=True).records() if each["kind"] == "layers"]
@@ -51,7 +51,7 @@ def test_a_page_shows_the_recorded_figures_and_the_change(run: Path, tmp_path: P
 def test_without_texts_it_stays_in_the_run(run: Path) -> None:
     files = look_at_layers(run)
     assert {file.parent for file in files} == {run / "layers"}
-    assert "output-change.svg" not in [file.name for file in files]
+    assert "output-change.png" not in [file.name for file in files]
 
 
 def test_a_run_that_recorded_nothing_says_how_to_record(tmp_path: Path) -> None:
@@ -59,7 +59,7 @@ def test_a_run_that_recorded_nothing_says_how_to_record(tmp_path: Path) -> None:
     with pytest.raises(QkvError, match="--gradient-norms"):
         look_at_layers(tmp_path)
     files = look_at_layers(tmp_path, ["cat", "dog"], device="cpu")  # which needs no record
-    assert [file.name for file in files] == ["page.html", "output-change.svg"]
+    assert [file.name for file in files] == ["page.html", "output-change.png"]
     with pytest.raises(QkvError, match="no training run"):
         look_at_layers(tmp_path / "elsewhere")
     with pytest.raises(QkvError, match="brackets"):
@@ -78,9 +78,9 @@ def test_a_language_model_has_layers_too(tmp_path: Path) -> None:
     )
     files = look_at_layers(tmp_path, ["the cat", "a dog ran"], device="cpu")
     assert [file.name for file in files[1:]] == [
-        "gradient-norms-stack.svg",
-        "relative-updates-stack.svg",
-        "output-change.svg",
+        "gradient-norms-stack.png",
+        "relative-updates-stack.png",
+        "output-change.png",
     ]
 
 

@@ -56,7 +56,7 @@ def test_the_page_holds_figures_differences_and_plots(tmp_path: Path) -> None:
     text = page.read_text()
     for expected in ("train.seed", "bert", "2.5", "validation/loss", "qkv train lm", "<svg"):
         assert expected in text
-    assert {file.name for file in plots} >= {"train-loss-by-steps.svg", "validation-loss-by-steps.svg"}
+    assert {file.name for file in plots} >= {"train-loss-by-steps.png", "validation-loss-by-steps.png"}
     assert all(file.stat().st_size > 1000 for file in plots)
 
 

@@ -80,9 +80,9 @@ def test_an_exported_folder_hears_as_before(folder, speech, tmp_path):
 
 
 def test_looking_at_speech_draws_it_and_a_text_is_no_file(folder, speech, tmp_path):
-    outcome = qkv("look", folder, speech, "--html", tmp_path / "look.html", "--device", "cpu")
+    outcome = qkv("look", folder, speech, "--png", tmp_path / "look.png", "--device", "cpu")
     assert outcome.code == 0, outcome
-    assert (tmp_path / "look.html").exists()
+    assert (tmp_path / "look.png").exists()
     refused = qkv("look", folder, "hello", "--html", tmp_path / "look.html", "--device", "cpu")
     assert refused.code == 2
     assert "no sound file hello" in refused.complaint

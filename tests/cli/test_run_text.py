@@ -289,7 +289,7 @@ def test_a_look_at_text_models(folders: Path, writer: Path, tmp_path: Path) -> N
     for folder in (writer, folders / "classifier"):
         assert said(qkv("look", folder, "And God said", "--html", tmp_path / "look.html")) == "And God said\n"
         assert "God" in (tmp_path / "look.html").read_text("utf-8")
-    said(qkv("look", folders / "classifier", "And God", "--target", "said light", "--html", tmp_path / "look.html"))
+    said(qkv("look", folders / "classifier", "And God", "--target", "said light", "--png", tmp_path / "look.png"))
 
 
 def test_a_text_without_a_token_is_refused(tmp_path: Path) -> None:

@@ -73,7 +73,7 @@ def test_the_page_and_its_pictures_are_written(folder: Path, tmp_path: Path) -> 
     assert outcome.code == 0
     text = (tmp_path / "page" / "page.html").read_text()
     assert "train.seed" in text
-    assert (tmp_path / "page" / "train-loss-by-seconds.svg").stat().st_size > 1000
+    assert (tmp_path / "page" / "train-loss-by-seconds.png").stat().st_size > 1000
 
 
 def test_all_of_it_is_json(folder: Path) -> None:

@@ -53,8 +53,8 @@ def test_everything_can_be_drawn(use: ImageClassifier, photo: Path) -> None:
 
 
 def test_a_page_holds_every_layer_and_loads_nothing(use: ImageClassifier, photo: Path, tmp_path: Path) -> None:
-    page = tmp_path / "look.html"
-    look_at_pictures(use, [photo], html=page)
+    page, image = tmp_path / "look.html", tmp_path / "look.png"
+    look_at_pictures(use, [photo], html=page, png=image)
     text = page.read_text()
     layers = use.model.sizes.layers
     assert text.count("<summary>Layer ") == layers
@@ -63,11 +63,19 @@ def test_a_page_holds_every_layer_and_loads_nothing(use: ImageClassifier, photo:
     assert "<photo>" not in text
     assert not re.search(r"(?:src|href)=\"(?!data:)", text)
     assert "<script" not in text
+    with Image.open(image) as opened:
+        assert opened.width > 600
 
 
-def test_there_must_be_pictures(use: ImageClassifier, tmp_path: Path) -> None:
+def test_several_pictures_get_numbered_images(use: ImageClassifier, photo: Path, tmp_path: Path) -> None:
+    records = look_at_pictures(use, [photo, photo], png=tmp_path / "look.png")
+    assert len(records) == 2
+    assert (tmp_path / "look-1.png").exists()
+    assert (tmp_path / "look-2.png").exists()
     with pytest.raises(QkvError, match="at least one"):
         look_at_pictures(use, [], html=tmp_path / "x.html")
+    with pytest.raises(QkvError, match="written as PNG"):
+        look_at_pictures(use, [photo], png=tmp_path / "x.gif")
 
 
 def test_the_command_draws_pictures(use: ImageClassifier, photo: Path, tmp_path: Path) -> None:

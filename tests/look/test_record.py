@@ -7,6 +7,7 @@ import torch
 from qkv.data.tokenizer import TextTokenizer
 from qkv.errors import QkvError
 from qkv.generate.decode import Hypothesis, greedy
+from qkv.look.draw import draw_record
 from qkv.look.maps import Kind
 from qkv.look.page import attention_page
 from qkv.look.record import record_attention, record_reading, record_text
@@ -184,6 +185,7 @@ def test_a_record_can_be_drawn(small_transformer):
     record = record_attention(small_transformer, *ids("knight", "N AY T"), LETTERS, PHONEMES)
     assert "knight" in attention_page([record])
     assert "knight" in record._repr_html_()
+    assert draw_record(record).width > 300
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import soundfile
 import torch
+from PIL import Image
 
 from qkv.api.looking_sounds import look_at_sounds
 from qkv.data.letters import Letters
@@ -179,32 +180,38 @@ def test_a_spectrum_has_low_tones_below_and_loud_ones_bright() -> None:
 
 def test_a_page_holds_every_layer_and_loads_nothing(clip: Path, tmp_path: Path) -> None:
     for use, layers, filters in ((ast(), 1, 1), (listener(), 2, 0), (transcriber(), 2, 0)):
-        page = tmp_path / "look.html"
-        look_at_sounds(use, [clip], html=page)
+        page, image = tmp_path / "look.html", tmp_path / "look.png"
+        look_at_sounds(use, [clip], html=page, png=image)
         text = page.read_text()
         assert text.count("<summary>Layer ") == layers
         assert text.count("learned of spectra") == filters
         assert "&lt;clip&gt; &amp; co.wav" in text
         assert "<clip>" not in text
         assert not re.search(r"(src|href)=\"(?!data:)", text)
+        with Image.open(image) as drawn:
+            assert drawn.size[0] > 900
 
 
-def test_what_cannot_be_looked_at_is_told() -> None:
+def test_what_cannot_be_looked_at_is_told(tmp_path: Path) -> None:
     with pytest.raises(QkvError, match="put the one sound into brackets"):
         look_at_sounds(ast(), "clip.wav")
     with pytest.raises(QkvError, match="at least one"):
         look_at_sounds(ast(), [])
+    with pytest.raises(QkvError, match="written as PNG"):
+        look_at_sounds(ast(), [wave()], png=tmp_path / "x.gif")
     with pytest.raises(QkvError, match="shorter than one frame"):
         record_sound(listener(), torch.randn(20))
+    look_at_sounds(ast(), [wave(), wave()], png=tmp_path / "two.png")
+    assert (tmp_path / "two-2.png").exists()
 
 
 def test_the_command_draws_sounds(clip: Path, tmp_path: Path) -> None:
     ast().save(tmp_path / "model")
-    arguments = ("look", tmp_path / "model", clip, "--device", "cpu", "--html", tmp_path / "look.html")
+    arguments = ("look", tmp_path / "model", clip, "--device", "cpu", "--png", tmp_path / "look.png")
     outcome = qkv(*arguments)
     assert outcome.code == 0, outcome
     assert outcome.out.startswith(f"{clip}\t")
-    assert (tmp_path / "look.html").exists()
+    assert (tmp_path / "look.png").exists()
     refused = qkv(*arguments, "--target", "a cat")
     assert refused.code == 2
     assert "--target is for models of texts" in refused.complaint

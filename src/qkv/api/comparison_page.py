@@ -86,7 +86,7 @@ def _by_cost(comparison: Comparison, cost: str, name: str, label: str, scale: Sc
     ]
     if not all(value > 0 for curve in curves for value in curve.x if math.isfinite(value)):
         return None  # nothing was counted
-    return Plot(f"{name}.svg", f"Quality against {name}", curves, Axis(label, scale), BITS, NOTE)
+    return Plot(f"{name}.png", f"Quality against {name}", curves, Axis(label, scale), BITS, NOTE)
 
 
 def _by_memory(comparison: Comparison) -> Plot | None:
@@ -97,7 +97,7 @@ def _by_memory(comparison: Comparison) -> Plot | None:
             return None
         curves.append(_joined(each.name, ([point] for point in points)))
     axis = Axis("peak memory of training, GB")
-    return Plot("memory.svg", "Quality against memory", curves, axis, BITS, "A point for each seed.")
+    return Plot("memory.png", "Quality against memory", curves, axis, BITS, "A point for each seed.")
 
 
 def _by_context(comparison: Comparison) -> Plot:
@@ -110,7 +110,7 @@ def _by_context(comparison: Comparison) -> Plot:
         "as much context, and more than the point before it."
     )
     axis = Axis("tokens of context, at most", Logarithmic())
-    return Plot("context.svg", "Quality against length of context", curves, axis, BITS, note)
+    return Plot("context.png", "Quality against length of context", curves, axis, BITS, note)
 
 
 def _by_length(
@@ -125,7 +125,7 @@ def _by_length(
         return None
     note = "A training step, measured by itself; a line ends where a step no longer fits into the memory."
     axes = Axis("tokens of a row", Logarithmic()), Axis(label, Logarithmic())
-    return Plot(f"{file}.svg", f"{what} against length", curves, *axes, note)
+    return Plot(f"{file}.png", f"{what} against length", curves, *axes, note)
 
 
 def _joined(name: str, lines: Iterable[Sequence[tuple[float, float]]]) -> Curve:

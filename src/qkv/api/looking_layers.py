@@ -60,7 +60,7 @@ def look_at_layers(
         change = _change(load(str(folder), device), texts, noise)
         plots.append(
             Plot(
-                "output-change.svg",
+                "output-change.png",
                 "Change of the output",
                 [_curve(name, values) for name, values in change.items()],
                 Axis("layer"),
@@ -91,7 +91,7 @@ def _plots(layers: Sequence[dict[str, Any]], kind: str) -> list[Plot]:
         curves = [curve for curve in curves if any(value > 0 for value in curve.y)]
         if curves:  # none where the stack was frozen
             axes = Axis("layer"), Axis(label, Logarithmic())
-            plots.append(Plot(f"{kind}-{stack}.svg".replace("_", "-"), f"{heading}, {stack}", curves, *axes, note))
+            plots.append(Plot(f"{kind}-{stack}.png".replace("_", "-"), f"{heading}, {stack}", curves, *axes, note))
     return plots
 
 

@@ -107,7 +107,7 @@ def plot(runs: Sequence[RunHistory], name: str, against: str = "steps") -> Plot:
     if against not in AGAINST:
         raise QkvError(f"Runs cannot be drawn against {against}: {nearest_or_all(against, AGAINST)}")
     curves = [Curve(shown, *run.curve(name, AGAINST[against])) for shown, run in zip(names(runs), runs, strict=True)]
-    file = f"{name.replace('/', '-')}-by-{against}.svg"
+    file = f"{name.replace('/', '-')}-by-{against}.png"
     return Plot(file, name, [curve for curve in curves if curve.x], Axis(LABELS[against]), Axis(name))
 
 

@@ -83,7 +83,7 @@ def _numbers(values: Sequence[float]) -> str:
 
 def _write(picture: "Image.Image", folder: str, number: int, file: str) -> None:
     """Named after its number and its file, so that no two pictures of one name meet."""
-    from qkv.look.boxes import write_png
+    from qkv.look.draw import write_png
 
     place = Path(folder)
     try:

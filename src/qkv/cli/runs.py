@@ -35,7 +35,7 @@ def runs(
         typer.Option(help="Draw a figure: loss, validation/perplexity, learning_rate, …; may be repeated."),
     ] = None,
     against: Annotated[str, typer.Option(help="Draw against steps, seconds, tokens or flops.")] = "steps",
-    page: Annotated[Path | None, typer.Option(help="Folder for a page with all plots, and these as SVG.")] = None,
+    page: Annotated[Path | None, typer.Option(help="Folder for a page with all plots, and these as PNG.")] = None,
     json: Annotated[bool, typer.Option("--json", help="All that is known, for a program to read.")] = False,
 ) -> None:
     """List, compare and draw runs, also while they run.

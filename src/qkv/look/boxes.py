@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import io
 import zlib
 from collections.abc import Sequence
-from pathlib import Path
 
 from PIL import Image, ImageDraw
 
 from qkv.data.box_rows import plain_picture
 from qkv.data.boxes import Box
 from qkv.data.images import Source
-from qkv.files import write_whole
 from qkv.look.colour import Rgb, ink_on
 from qkv.look.fonts import pen
 
@@ -62,13 +59,6 @@ def draw_points(source: Source, points: Sequence[tuple[str, float, float, float]
             dot = (at[0] - radius, at[1] - radius, at[0] + radius, at[1] + radius)
             brush.ellipse(dot, fill=colour_of(name), outline=(16, 16, 24))
     return picture
-
-
-def write_png(image: Image.Image, path: Path) -> Path:
-    """Write an image as PNG, whole or not at all."""
-    buffer = io.BytesIO()
-    image.save(buffer, format="PNG", optimize=True)
-    return write_whole(path, buffer.getvalue())
 
 
 def _large_enough(source: Source) -> tuple[Image.Image, float]:

@@ -1,6 +1,7 @@
-"""Training curves of several runs in one plot, as inline SVG and as a file of it.
+"""Training curves of several runs in one plot, as PNG and as inline SVG.
 
-The plot is laid out as a list of strokes and words on a canvas of WIDTH × HEIGHT; the painter knows nothing else.
+The plot is laid out once, as a list of strokes and words on a canvas of WIDTH × HEIGHT; the two painters know nothing
+else, so that both pictures show the same.
 """
 
 from __future__ import annotations
@@ -11,11 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
+from PIL import Image, ImageDraw
+
 from qkv.errors import QkvError
-from qkv.files import write_whole
 from qkv.look.axes import Axis, figure
+from qkv.look.draw import write_png
 from qkv.look.fonts import pen
-from qkv.look.labels import escaped
+from qkv.look.labels import escaped, visible
 
 WIDTH, HEIGHT = 760, 440
 _LEFT, _RIGHT, _BOTTOM = 72, 24, 56
@@ -26,7 +29,7 @@ COLOURS = (
     "#3a7dc9", "#d9622b", "#1a9a78", "#a855a8", "#c48a12", "#6a6ae0", "#d0466a", "#6f7b87", "#5d9e2f", "#8a5a3b",
     "#16a3b8", "#b3399e",
 )  # fmt: skip
-_INK, _SOFT, _FAINT = "ink", "soft", "faint"  # the painter's greys: text, secondary text, grid
+_INK, _SOFT, _FAINT = "ink", "soft", "faint"  # the painters' greys: text, secondary text, grid
 
 
 @dataclass(frozen=True)
@@ -144,10 +147,41 @@ def curve_svg(curves: Sequence[Curve], x: Axis, y: Axis, title: str = "") -> str
     return "\n".join([*parts, "</svg>"])
 
 
-def curve_file(curves: Sequence[Curve], path: Path, x: Axis, y: Axis, title: str = "") -> Path:
-    """The plot as an SVG file, on paper of its own."""
-    plot = curve_svg(curves, x, y, title).replace('style="', 'style="background:#fff;color:#1c1b22;', 1)
-    return write_whole(path, plot.encode())
+def curve_image(curves: Sequence[Curve], x: Axis, y: Axis, title: str = "") -> Image.Image:
+    """The plot as an image of twice WIDTH × HEIGHT pixels."""
+    greys = {_INK: "#1c1b22", _SOFT: "#6e6c78", _FAINT: "#e4e3e9"}
+    marks = lay_out(curves, x, y, title)
+    fine, dense = 4, 2  # strokes are drawn twice too large and scaled down, which smooths them
+    canvas = Image.new("RGB", (WIDTH * fine, HEIGHT * fine), "#ffffff")
+    brush = ImageDraw.Draw(canvas)
+    for mark in marks:
+        match mark:
+            case Stroke(points, colour, width):
+                scaled = [(across * fine, down * fine) for across, down in points]
+                brush.line(scaled, fill=greys.get(colour, colour), width=round(width * fine), joint="curve")
+            case Dot((across, down), colour, radius):
+                box = (across - radius, down - radius, across + radius, down + radius)
+                brush.ellipse([each * fine for each in box], fill=greys.get(colour, colour))
+    image = canvas.resize((WIDTH * dense, HEIGHT * dense), Image.Resampling.LANCZOS)
+    for mark in marks:
+        if isinstance(mark, Words):
+            _write(image, mark, greys[mark.colour], dense)
+    return image
+
+
+def curve_png(curves: Sequence[Curve], path: Path, x: Axis, y: Axis, title: str = "") -> Path:
+    """The plot as a PNG file."""
+    return write_png(curve_image(curves, x, y, title), path)
+
+
+def _write(image: Image.Image, words: Words, colour: str, dense: int) -> None:
+    ink = (int(colour[1:3], 16), int(colour[3:5], 16), int(colour[5:7], 16))
+    hand, text = pen(words.size * dense), visible(words.text).replace("␣", " ")
+    across, down = round(words.at[0] * dense), round(words.at[1] * dense)
+    if words.upright:
+        hand.write_upwards(image, (across, down + hand.width(text) // 2), text, ink)
+    else:
+        hand.write(image, (across, down), text, ink, anchor={"start": "lm", "middle": "mm", "end": "rm"}[words.anchor])
 
 
 def _legend(curves: Sequence[Curve], top: float) -> tuple[list[Mark], int]:

@@ -49,6 +49,14 @@ class Pen:
         text, font = self._readable(text)
         ImageDraw.Draw(image).text(at, text, fill=ink, font=font, anchor=anchor)
 
+    def write_upwards(self, image: Image.Image, foot: tuple[int, int], text: str, ink: tuple[int, int, int]) -> None:
+        """Draw `text` turned by a quarter so that it starts at `foot` and runs up, centred on it across."""
+        text, font = self._readable(text)
+        stamp = Image.new("L", (round(font.getlength(text)) + 2, self.size * 2), 0)
+        ImageDraw.Draw(stamp).text((0, self.size), text, fill=255, font=font, anchor="lm")
+        turned = stamp.rotate(90, expand=True)
+        image.paste(ink, (foot[0] - turned.width // 2, foot[1] - turned.height), turned)
+
     def _readable(self, text: str) -> tuple[str, ImageFont.FreeTypeFont]:
         """The text with the first font that has all of its characters, or the text spelt so that one has."""
         plain = "".join(_PLAIN.get(character, character) for character in text)

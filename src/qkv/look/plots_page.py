@@ -8,7 +8,7 @@ from pathlib import Path
 
 from qkv.files import write_whole
 from qkv.look.axes import Axis
-from qkv.look.curves import Curve, curve_file, curve_svg
+from qkv.look.curves import Curve, curve_png, curve_svg
 from qkv.look.labels import escaped
 from qkv.look.picture_page import whole_page
 
@@ -66,9 +66,9 @@ def write_plots_page(
     remarks: Sequence[Remarks],
     plots: Sequence[Plot],
 ) -> list[Path]:
-    """`page.html` and an SVG file of every plot, each whole or not at all."""
+    """`page.html` and a PNG file of every plot, each whole or not at all."""
     page = write_whole(folder / "page.html", plots_page(title, about, table, remarks, plots).encode())
-    return [page, *(curve_file(plot.curves, folder / plot.file, plot.x, plot.y, plot.title) for plot in plots)]
+    return [page, *(curve_png(plot.curves, folder / plot.file, plot.x, plot.y, plot.title) for plot in plots)]
 
 
 def _table(table: Table) -> str:

@@ -13,6 +13,7 @@ from PIL import Image, ImageDraw
 from qkv.generate.spoken_words import Word
 from qkv.look.axes import Linear, figure
 from qkv.look.colour import LEVELS, PAPER, SCREEN, Rgb, level
+from qkv.look.draw import IMAGE_LIMIT
 from qkv.look.fonts import pen
 from qkv.look.labels import shortened
 from qkv.look.picture_maps import Floats
@@ -23,7 +24,6 @@ WIDE, HIGH = 960, 240  # pixels of a spectrum
 NARROW, LOW = 300, 110  # of one of many
 LEFT, FOOT, GAP = 64, 28, 10  # room for hertz, for seconds, and between two drawings
 ROW, STRIP = 20, 18  # pixels: a written token, a head
-MOST_ROWS = 96  # of written tokens that are drawn
 HERTZ = (125, 250, 500, 1000, 2000, 4000)
 _WHITE, _INK, _SOFT = (255, 255, 255), (29, 28, 34), (107, 104, 117)
 _MARK: Rgb = SCREEN[-1]
@@ -52,11 +52,11 @@ def _of_spectrum(record: SpectrumRecord) -> list[Image.Image]:
 
 
 def _of_speech(record: SpokenRecord) -> list[Image.Image]:
-    labels = [shortened(token) for token in record.tokens[:MOST_ROWS]]
+    labels = [shortened(token) for token in record.tokens[:IMAGE_LIMIT]]
     left = max(LEFT, max(pen(14).width(label) for label in labels) + 12)
     left_out = len(record.tokens) - len(labels)
     more = f"; {left_out} more are not drawn" if left_out else ""
-    rows = _rows(record.alignment()[:MOST_ROWS], labels, record.spectrum, record.words, left)
+    rows = _rows(record.alignment()[:IMAGE_LIMIT], labels, record.spectrum, record.words, left)
     return [_spectrum(record.spectrum, record.words, left), _caption(f"{_WRITTEN}{more}", left), rows]
 
 
