@@ -11,8 +11,8 @@ out; then the same with only the last bytes of what is trained on. Bits for each
 - nanoGPT's recipe for a CPU in plain torch, in as many minutes: characters, 4 layers of width 128, 12 rows of 64,
   AdamW (0.9, 0.99) at 1e-3 falling to a tenth by a cosine, decay 0.1 of matrices, gradients clipped at 1.
 
-The numbers of our recipe were picked by bits per byte on these very held-out bytes, those of the others were not: LOG.md
-has figures of text that nothing was picked by, where ours after 200 kB is behind lzma.
+The numbers of our recipe were picked by bits per byte on these very held-out bytes, those of the others were not:
+LOG.md has figures of text that nothing was picked by, where ours after 200 kB is behind lzma.
 
 Ours counts minutes of updates, nanoGPT's recipe those of the clock; reading, cutting and validating are ours besides.
 """
